@@ -1,0 +1,1 @@
+"""Scenario files: schema, loading with a position for every error, sweeps."""
