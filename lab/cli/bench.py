@@ -1,0 +1,67 @@
+"""`hooklab bench`: what an interposer costs, bare and interposed measured side by side in one run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.group()
+def bench() -> None:
+    """Measure overhead as ratios, bare against interposed, side by side in one run."""
+
+
+@bench.command()
+@click.option("--interposer", default="builtin", show_default=True, metavar="builtin|none|PATH", help="What to measure.")
+@click.option("--dialect", default=None, metavar="NAME|FILE", help="How limits reach a foreign interposer.")
+@click.option("--gpu", default="a100-80g", show_default=True, metavar="PROFILE", help="Fake GPU.")
+@click.option("--memory", default="16GiB", show_default=True, metavar="SIZE", help="Memory limit of the interposed side.")
+@click.option("--live", default="0,1000,10000,100000", show_default=True, metavar="N,N", help="Live allocations to time at.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Pairs of runs, in turn.")
+@click.option("--batches", default=41, show_default=True, type=click.IntRange(1, 1001), help="Batches a figure.")
+@click.option("--on", "where", type=click.Choice(["fake", "real"]), default="fake", show_default=True, help="Driver below.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def calls(**options: Any) -> None:
+    """Time driver calls bare and under an interposer.
+
+    Every figure is the median over rounds of each run's own median; `added` is interposed minus bare.
+    """
+    from lab.runner.bench import BenchOptions, measure_calls
+
+    show_progress = not options["as_json"]
+    result = measure_calls(
+        BenchOptions(
+            interposer=options["interposer"],
+            dialect=options["dialect"],
+            gpu=options["gpu"],
+            memory=options["memory"],
+            live=options["live"],
+            rounds=options["rounds"],
+            batches=options["batches"],
+            on=options["where"],
+        ),
+        progress=show_progress,
+    )
+    if options["as_json"]:
+        click.echo(json.dumps(result.as_json(), indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"calls, {result.evidence} evidence, {result.rounds} rounds, interposer {result.interposer}")
+    table.add_column("call")
+    for name in ("live", "bare ns", "interposed ns", "added ns", "ratio", "failed runs"):
+        table.add_column(name, justify="right")
+    for row in result.rows:
+        table.add_row(
+            row.call,
+            f"{row.live:,}",
+            f"{row.bare_ns:,.0f}",
+            f"{row.interposed_ns:,.0f}",
+            f"{row.added_ns:,.0f}",
+            f"{row.ratio:.2f}",
+            str(row.failed),
+        )
+    Console().print(table)

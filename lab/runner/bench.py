@@ -1,0 +1,188 @@
+"""Measures what an interposer adds to driver calls: bare and interposed processes in turn, in one run.
+
+The measuring program (`hooklab-bench`) is the same on both sides. A round runs it once bare and once interposed, the
+order alternating, so that a drift of the machine falls on both. A figure is the median over rounds of each run's own
+median; `added` and `ratio` are computed from those two medians.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab import native
+from lab.runner.guest import interposer_path, limit_environment
+
+SCHEMA = "hooklab.bench/1"
+_PRELOAD_RUNS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What to measure. `memory` is a size with unit, `live` ascending counts separated by commas."""
+
+    interposer: str = "builtin"
+    dialect: str | None = None
+    gpu: str = "a100-80g"
+    memory: str = "16GiB"
+    live: str = "0,1000,10000,100000"
+    rounds: int = 5
+    batches: int = 41
+    on: str = "fake"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One call: medians in ns on both sides; `failed` counts runs (either side) that gave no figure."""
+
+    call: str
+    live: int
+    bare_ns: float
+    interposed_ns: float
+    failed: int
+
+    @property
+    def added_ns(self) -> float:
+        return self.interposed_ns - self.bare_ns
+
+    @property
+    def ratio(self) -> float:
+        return self.interposed_ns / self.bare_ns if self.bare_ns else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """All rows of one measurement with its evidence class."""
+
+    rows: tuple[BenchRow, ...]
+    evidence: str
+    rounds: int
+    interposer: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented JSON form, schema hooklab.bench/1."""
+        return {
+            "schema": SCHEMA,
+            "evidence": self.evidence,
+            "rounds": self.rounds,
+            "interposer": self.interposer,
+            "rows": [
+                {
+                    "call": row.call,
+                    "live": row.live,
+                    "bare_ns": row.bare_ns,
+                    "interposed_ns": row.interposed_ns,
+                    "added_ns": row.added_ns,
+                    "ratio": row.ratio,
+                    "failed": row.failed,
+                }
+                for row in self.rows
+            ],
+        }
+
+
+class BenchFailed(Exception):
+    """No run of one side gave figures; the text is one line with the reason."""
+
+
+def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResult:
+    """Runs all rounds. Raises BenchFailed when a side never worked, ValueError on bad options."""
+    interposer = interposer_path(options.interposer)
+    program = str(native.path("hooklab-bench"))
+    command = [program, "--live", options.live, "--batches", str(options.batches)]
+    figures: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: {"bare": [], "interposed": []})
+    failures: list[str] = []
+    with _driver(options) as base, tempfile.TemporaryDirectory(prefix="hooklab-bench-") as scratch:
+        for index in _rounds(options.rounds, progress=progress):
+            sides = ("bare", "interposed") if index % 2 == 0 else ("interposed", "bare")
+            for side in sides:
+                environment = dict(base)
+                if side == "interposed" and interposer is not None:
+                    environment["LD_PRELOAD"] = str(interposer)
+                    region = Path(scratch) / f"region-{index}"
+                    environment.update(
+                        limit_environment(dialect=options.dialect, interposer=options.interposer, region=region, memory=options.memory)
+                    )
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+                if done.returncode != 0:
+                    failures.append(f"{side}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
+                    continue
+                for line in done.stdout.splitlines():
+                    record = json.loads(line)
+                    figures[record["call"], record["live"]][side].append(float(record["ns"]))
+    _require(figures, failures)
+    preload = _preload_cost(interposer)
+    rows = [
+        BenchRow(
+            call=call,
+            live=live,
+            bare_ns=statistics.median(sides["bare"]),
+            interposed_ns=statistics.median(sides["interposed"]),
+            failed=2 * options.rounds - len(sides["bare"]) - len(sides["interposed"]),
+        )
+        for (call, live), sides in figures.items()
+        if sides["bare"] and sides["interposed"]
+    ]
+    rows.append(preload)
+    return BenchResult(
+        rows=tuple(rows),
+        evidence="real-gpu" if options.on == "real" else "fake-driver",
+        rounds=options.rounds,
+        interposer=options.interposer,
+    )
+
+
+def _require(figures: Mapping[tuple[str, int], Mapping[str, list[float]]], failures: list[str]) -> None:
+    for side in ("bare", "interposed"):
+        if not any(sides[side] for sides in figures.values()):
+            raise BenchFailed(f"bench calls: no {side} run gave figures; last failure: {failures[-1] if failures else 'none'}")
+
+
+@contextmanager
+def _driver(options: BenchOptions) -> Iterator[dict[str, str]]:
+    """The environment of the bare side; a node server lives as long as the context on a fake."""
+    base = {key: value for key, value in os.environ.items() if not key.startswith(("HOOKLAB_", "CUDA_DEVICE_", "LD_"))}
+    if options.on == "real":
+        yield base
+        return
+    from lab.node.server import NodeServer
+
+    with NodeServer(gpus=[options.gpu], history_level=0) as server:
+        base["LD_LIBRARY_PATH"] = str(native.path("fake"))
+        base["HOOKLAB_NODE"] = str(server.socket_path)
+        yield base
+
+
+def _preload_cost(interposer: Path | None) -> BenchRow:
+    """Whole-process wall time of a program that never calls a driver, bare and preloaded in turn."""
+    times: dict[str, list[float]] = {"bare": [], "interposed": []}
+    clean = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+    loaded = dict(clean, LD_PRELOAD=str(interposer)) if interposer is not None else clean
+    for index in range(_PRELOAD_RUNS):
+        pairs = [("bare", clean), ("interposed", loaded)]
+        for side, environment in pairs if index % 2 == 0 else reversed(pairs):
+            start = time.perf_counter_ns()
+            pid = os.posix_spawnp("true", ["true"], environment)
+            os.waitpid(pid, 0)
+            times[side].append(float(time.perf_counter_ns() - start))
+    return BenchRow("exec of true", 0, statistics.median(times["bare"]), statistics.median(times["interposed"]), 0)
+
+
+def _rounds(count: int, *, progress: bool) -> Iterator[int]:
+    if not progress:
+        yield from range(count)
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(range(count), description="rounds", console=Console(stderr=True), transient=True)

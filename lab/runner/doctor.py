@@ -1,0 +1,193 @@
+"""What is built, what this machine allows, and what a running process really does: the facts behind `hooklab doctor`.
+
+Each finding is a fact with a state and, unless it is good, a mend. Nothing here changes the machine.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lab import native, policy
+from lab.runner import proc
+
+State = Literal["ok", "warn", "bad"]
+NATIVES = (
+    "libhooklab-preload.so",
+    "libhooklab-engine.so",
+    "libhooklab-region.so",
+    "fake/libcuda.so.1",
+    "fake/libnvidia-ml.so.1",
+    "hooklab-caller",
+    "hooklab-box",
+    "hooklab-bench",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact: what was looked at, what was seen, whether it is good, and what to do if not."""
+
+    subject: str
+    seen: str
+    state: State = "ok"
+    mend: str = ""
+
+
+def examine_build() -> list[Finding]:
+    """The package and its native parts: versions, engine variant, policy hash, a clash of the import name."""
+    found = [Finding("hooklab", _distribution_version()), Finding("python", f"{platform.python_version()} ({sys.executable})")]
+    here = Path(native.__file__).resolve().parent
+    for entry in sys.path:
+        candidate = Path(entry or ".") / "lab" / "__init__.py"
+        if candidate.is_file() and candidate.resolve().parent != here:
+            found.append(
+                Finding("import name", f"another package `lab` at {candidate.parent}", "warn", "run hooklab in its own environment")
+            )
+    if sys.platform != "linux":
+        return [*found, Finding("native parts", f"not available on {sys.platform}", "warn", "use Linux for run, exec and bench")]
+    for name in NATIVES:
+        try:
+            native.path(name)
+        except FileNotFoundError as error:
+            found.append(Finding(name, "missing", "bad", str(error)))
+    try:
+        info = native.build_info()
+    except FileNotFoundError as error:
+        return [*found, Finding("build", "no build.json", "bad", str(error))]
+    for key, value in sorted(info.items()):
+        found.append(Finding(f"build: {key}", str(value)))
+    frozen, sources = str(info.get("policy_hash", "")), policy.source_hash()
+    if frozen != sources:
+        found.append(
+            Finding("policy", f"engine was built from {frozen}, sources are {sources}", "bad", native.REBUILD)
+        )
+    return found
+
+
+def examine_machine() -> list[Finding]:
+    """What the kernel and the installed tools allow: namespaces, debugger, a real driver, limits."""
+    found = [Finding("kernel", f"{platform.release()} {platform.machine()}"), Finding("C library", " ".join(platform.libc_ver()))]
+    found.append(Finding("processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())))
+    if sys.platform == "linux":
+        from lab.runner.container import probe_isolation
+
+        reason = probe_isolation()
+        if reason:
+            found.append(Finding("namespaces", reason, "warn", "expectations that need isolation will be unknown here"))
+        else:
+            found.append(Finding("namespaces", "user, mount and PID namespaces can be made"))
+        limit = Path("/proc/sys/vm/max_map_count")
+        if limit.is_file():
+            found.append(Finding("mappings a process may hold", limit.read_text().strip()))
+    if shutil.which("gdb"):
+        found.append(Finding("backtraces", "gdb found"))
+    else:
+        found.append(Finding("backtraces", "no gdb", "warn", "install gdb to get stacks of hung or crashed processes"))
+    driver = ctypes.util.find_library("cuda")
+    found.append(Finding("real driver", driver or "none: --on real is not possible here"))
+    return found
+
+
+def examine_process(pid: int) -> list[Finding]:
+    """A running process: interposer, drivers, every driver reference and where it leads, its region.
+
+    Raises proc.ProcessGone with one line when it cannot be read.
+    """
+    maps = proc.mappings(pid)
+    environment = proc.environment(pid)
+    root = Path(f"/proc/{pid}/root")
+    found = [Finding("command", _command_line(pid))]
+    drivers = {path for path in proc.objects(maps) if Path(path).name.split(".so")[0] in ("libcuda", "libnvidia-ml")}
+    probe = frozenset({"cuInit", "nvmlInit_v2", "cuMemAlloc_v2"})
+    interposers = {
+        path for path in proc.objects(maps) if path not in drivers and ".so" in path and proc.exports(Path(f"{root}{path}"), probe)
+    }
+    for path in sorted(interposers):
+        stale = any(m.deleted for m in maps if m.path == path)
+        ours = Path(path).name == "libhooklab-preload.so"
+        state: State = "warn" if stale else "ok"
+        found.append(
+            Finding("interposer", f"{path}{' (ours)' if ours else ''}{' replaced on disk since' if stale else ''}", state,
+                    "restart the process to load the new file" if stale else "")
+        )
+        if ours:
+            found.append(Finding("revision", str(native.build_info().get("revision", "unknown"))))
+    if not interposers:
+        found.append(Finding("interposer", "none mapped", "bad", "start the process under hooklab exec or set LD_PRELOAD"))
+    for path in sorted(drivers):
+        fake = "fake" if Path(path).parent.name == "fake" else "not ours: a real driver or a foreign fake"
+        found.append(Finding("driver", f"{path} ({fake})"))
+    engine = [path for path in proc.objects(maps) if Path(path).name == "libhooklab-engine.so"]
+    found.append(Finding("engine", "booted" if engine else "not loaded: no policy decision was needed yet"))
+    found.extend(_reference_findings(pid, maps, interposers, drivers))
+    found.extend(_region_findings(environment, root))
+    return found
+
+
+def _reference_findings(pid: int, maps: list[proc.Mapping], interposers: set[str], drivers: set[str]) -> list[Finding]:
+    counts: Counter[tuple[str, str]] = Counter()
+    escaped: list[proc.Reference] = []
+    for reference in proc.references(pid, maps):
+        if reference.referrer in interposers | drivers:
+            continue
+        kind = "interposer" if reference.target in interposers else "driver" if reference.target in drivers else ""
+        if reference.lazy:
+            kind = "not bound yet"
+        if not kind:
+            continue
+        counts[Path(reference.referrer).name, kind] += 1
+        if kind == "driver" and interposers:
+            escaped.append(reference)
+    found = [Finding(f"references of {name}", f"{count} to {kind}") for (name, kind), count in sorted(counts.items())]
+    exported = {path: proc.exports(Path(f"/proc/{pid}/root{path}"), frozenset(r.symbol for r in escaped)) for path in interposers}
+    for reference in escaped:
+        hooked = any(reference.symbol in names for names in exported.values())
+        if hooked:
+            found.append(
+                Finding("escape", f"{reference.symbol} of {reference.referrer} leads past the interposer to {reference.target}", "bad",
+                        "the object was bound before the interposer or with RTLD_DEEPBIND")
+            )
+    return found
+
+
+def _region_findings(environment: dict[str, str], root: Path) -> list[Finding]:
+    path = environment.get("CUDA_DEVICE_MEMORY_SHARED_CACHE")
+    if not path:
+        return [Finding("region", "CUDA_DEVICE_MEMORY_SHARED_CACHE is not set: the ledger is private to the process")]
+    file = Path(f"{root}{path}")
+    if not file.exists():
+        return [Finding("region", f"{path} does not exist yet: nothing was charged")]
+    from lab.region import Region, RegionError
+
+    try:
+        with Region.open(file) as region:
+            problems = region.check()
+            found = [Finding("region", f"{path}: {len(region.processes())} live processes")]
+            found.extend(Finding("region problem", str(problem), "bad", "hooklab region check FILE") for problem in problems)
+            return found
+    except RegionError as error:
+        return [Finding("region", str(error), "bad", "see hooklab region check")]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def _distribution_version() -> str:
+    try:
+        return importlib.metadata.version("hooklab")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed as a distribution"
+
