@@ -1,0 +1,249 @@
+/* See accounts.h. Invariants: between setting undo_valid and clearing it only the holder of account_lock writes the three
+ * totals of that device; every store order below is what a reader of a dead holder's words relies on. */
+#define _GNU_SOURCE
+#include "accounts.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hl_layout_node.h"
+
+typedef struct hl_node_header header_t;
+
+static struct hl_node_device *device_at(void *base, uint32_t index) {
+    return (struct hl_node_device *)((char *)base + ((header_t *)base)->device_offset) + index;
+}
+
+static struct hl_node_process *process_at(void *base, uint32_t slot) {
+    return (struct hl_node_process *)((char *)base + ((header_t *)base)->process_offset) + slot;
+}
+
+static struct hl_node_container *container_at(void *base, int32_t index) {
+    if (index < 0 || (uint32_t)index >= ((header_t *)base)->container_capacity)
+        return NULL;
+    return (struct hl_node_container *)((char *)base + ((header_t *)base)->container_offset) + index;
+}
+
+static struct hl_node_fault *fault_at(void *base, uint32_t index) {
+    return (struct hl_node_fault *)((char *)base + ((header_t *)base)->fault_offset) + index;
+}
+
+static long futex(uint32_t *word, int op, uint32_t value, const struct timespec *timeout) {
+    return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
+}
+
+static void lock_slow(uint32_t *word, uint32_t me) {
+    for (int spin = 0; spin < 200; spin++) {
+        uint32_t zero = 0;
+        if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0 &&
+            __atomic_compare_exchange_n(word, &zero, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+    for (;;) {
+        uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+        if (seen == 0) {
+            /* Others may sleep still: keep the bit, so that our unlock wakes one. */
+            if (__atomic_compare_exchange_n(word, &seen, me | (uint32_t)HL_ACCOUNT_WAITERS, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+                return;
+            continue;
+        }
+        if (!(seen & (uint32_t)HL_ACCOUNT_WAITERS)) {
+            uint32_t marked = seen | (uint32_t)HL_ACCOUNT_WAITERS;
+            if (!__atomic_compare_exchange_n(word, &seen, marked, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+                continue;
+            seen = marked;
+        }
+        /* Bounded: a waiter that was woken and killed before it took the lock must not strand the rest. */
+        struct timespec limit = {0, 20000000};
+        futex(word, FUTEX_WAIT, seen, &limit);
+    }
+}
+
+static inline void lock(uint32_t *word, uint32_t me) {
+    uint32_t zero = 0;
+    if (!__atomic_compare_exchange_n(word, &zero, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        lock_slow(word, me);
+}
+
+static inline void unlock(uint32_t *word) {
+    if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) & (uint32_t)HL_ACCOUNT_WAITERS)
+        futex(word, FUTEX_WAKE, 1, NULL);
+}
+
+static inline uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static inline void store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+
+static uint64_t process_sum(const struct hl_node_process_device *held) {
+    uint64_t sum = 0;
+    for (int kind = 0; kind < HL_KINDS; kind++)
+        sum += load(&held->bytes[kind]);
+    return sum;
+}
+
+/* Under the lock. delta is two's complement. */
+static void change(struct hl_node_device *d, struct hl_node_container *c, uint32_t ordinal, struct hl_node_process *p,
+                   uint32_t slot, uint32_t kind, uint64_t delta, struct hl_accounts_after *after) {
+    struct hl_node_process_device *held = &p->device[ordinal];
+    store(&d->undo_used, load(&d->used));
+    store(&d->undo_process_bytes, load(&held->bytes[kind]));
+    d->undo_kind = kind;
+    d->undo_slot = slot;
+    d->undo_container = c ? p->container : -1;
+    if (c)
+        store(&d->undo_container_used, load(&c->used[ordinal]));
+    __atomic_store_n(&d->undo_valid, 1, __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    uint64_t device_used = d->undo_used + delta, container_used = 0;
+    store(&held->bytes[kind], d->undo_process_bytes + delta);
+    if (c) {
+        container_used = d->undo_container_used + delta;
+        store(&c->used[ordinal], container_used);
+    }
+    store(&d->used, device_used);
+    __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
+    /* Peaks only ever rise and are display values: they need no undo. */
+    uint64_t process_used = process_sum(held);
+    if (device_used > load(&d->peak))
+        store(&d->peak, device_used);
+    if (c && container_used > load(&c->peak[ordinal]))
+        store(&c->peak[ordinal], container_used);
+    if (process_used > load(&held->peak))
+        store(&held->peak, process_used);
+    if (after) {
+        after->device_used = device_used;
+        after->container_used = container_used;
+        after->process_used = process_used;
+    }
+}
+
+int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after) {
+    struct hl_node_device *d = device_at(base, device);
+    struct hl_node_process *p = process_at(base, slot);
+    lock(&d->account_lock, slot + 1);
+    uint64_t used = load(&d->used);
+    if (used > d->total_bytes || bytes > d->total_bytes - used) {
+        unlock(&d->account_lock);
+        return -1;
+    }
+    change(d, container_at(base, p->container), device, p, slot, kind, bytes, after);
+    unlock(&d->account_lock);
+    return 0;
+}
+
+void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after) {
+    struct hl_node_device *d = device_at(base, device);
+    struct hl_node_process *p = process_at(base, slot);
+    lock(&d->account_lock, slot + 1);
+    change(d, container_at(base, p->container), device, p, slot, kind, 0 - bytes, after);
+    unlock(&d->account_lock);
+}
+
+uint64_t hl_accounts_bury(void *base, uint32_t slot) {
+    struct hl_node_process *p = process_at(base, slot);
+    struct hl_node_container *c = container_at(base, p->container);
+    uint32_t count = ((header_t *)base)->device_count;
+    uint64_t given = 0;
+    for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {
+        struct hl_node_device *d = device_at(base, i);
+        uint32_t word = __atomic_load_n(&d->account_lock, __ATOMIC_ACQUIRE);
+        if ((word & ~(uint32_t)HL_ACCOUNT_WAITERS) == slot + 1) {
+            if (__atomic_load_n(&d->undo_valid, __ATOMIC_ACQUIRE)) {
+                store(&d->used, d->undo_used);
+                store(&p->device[i].bytes[d->undo_kind], d->undo_process_bytes);
+                struct hl_node_container *torn = container_at(base, d->undo_container);
+                if (torn)
+                    store(&torn->used[i], d->undo_container_used);
+                __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
+            }
+            unlock(&d->account_lock);
+        }
+        lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER);
+        struct hl_node_process_device *held = &p->device[i];
+        uint64_t sum = process_sum(held);
+        store(&d->used, load(&d->used) - sum);
+        if (c)
+            store(&c->used[i], load(&c->used[i]) - sum);
+        for (int kind = 0; kind < HL_KINDS; kind++)
+            store(&held->bytes[kind], 0);
+        __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
+        unlock(&d->account_lock);
+        given += sum;
+    }
+    return given;
+}
+
+/* {arrived, open} is one little-endian 64-bit word: arrived low, open high. */
+static uint64_t *meet_word(struct hl_node_fault *fault) { return (uint64_t *)(void *)&fault->arrived; }
+_Static_assert(offsetof(struct hl_node_fault, arrived) % 8 == 0 &&
+                   offsetof(struct hl_node_fault, open) == offsetof(struct hl_node_fault, arrived) + 4,
+               "arrived and open are changed by one CAS");
+
+static void open_round(struct hl_node_fault *fault) { futex(&fault->open, FUTEX_WAKE, INT_MAX, NULL); }
+
+int hl_meet_arrive(void *base, uint32_t slot, uint32_t index, uint32_t *round) {
+    struct hl_node_fault *fault = fault_at(base, index);
+    struct hl_node_process *p = process_at(base, slot);
+    uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
+    for (;;) {
+        uint32_t arrived = (uint32_t)word, open = (uint32_t)(word >> 32);
+        int last = arrived + 1 >= fault->meet;
+        uint64_t next = last ? (uint64_t)(open + 1) << 32 : (uint64_t)open << 32 | (arrived + 1);
+        /* Stored before the arrival counts: the server takes a dead waiter's arrival back by this word. */
+        __atomic_store_n(&p->meet, (uint64_t)open << 32 | (index + 1), __ATOMIC_SEQ_CST);
+        if (__atomic_compare_exchange_n(meet_word(fault), &word, next, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {
+            *round = open;
+            if (last) {
+                __atomic_store_n(&p->meet, 0, __ATOMIC_SEQ_CST);
+                open_round(fault);
+            }
+            return last;
+        }
+    }
+}
+
+void hl_meet_wait(void *base, uint32_t slot, uint32_t index, uint32_t round) {
+    struct hl_node_fault *fault = fault_at(base, index);
+    while (__atomic_load_n(&fault->open, __ATOMIC_ACQUIRE) == round)
+        futex(&fault->open, FUTEX_WAIT, round, NULL);
+    __atomic_store_n(&process_at(base, slot)->meet, 0, __ATOMIC_SEQ_CST);
+}
+
+void hl_meet_open(void *base, uint32_t index) {
+    struct hl_node_fault *fault = fault_at(base, index);
+    uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(meet_word(fault), &word, ((word >> 32) + 1) << 32, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {
+    }
+    open_round(fault);
+}
+
+void hl_meet_leave(void *base, uint32_t slot) {
+    uint64_t waits = __atomic_exchange_n(&process_at(base, slot)->meet, 0, __ATOMIC_SEQ_CST);
+    if ((uint32_t)waits == 0)
+        return;
+    struct hl_node_fault *fault = fault_at(base, (uint32_t)waits - 1);
+    uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
+    /* Another round means that this arrival was released already. */
+    while (word >> 32 == waits >> 32 && (uint32_t)word != 0 &&
+           !__atomic_compare_exchange_n(meet_word(fault), &word, word - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {
+    }
+}
+
+void hl_calls_fold(void *base, uint32_t slot) {
+    header_t *h = base;
+    uint64_t *total = (uint64_t *)(void *)((char *)base + h->call_offset);
+    uint32_t *row = (uint32_t *)(void *)((char *)base + h->process_call_offset) + (size_t)slot * h->name_count;
+    for (uint32_t name = 0; name < h->name_count; name++) {
+        uint32_t calls = __atomic_exchange_n(&row[name], 0, __ATOMIC_RELAXED);
+        if (calls)
+            __atomic_fetch_add(&total[name], calls, __ATOMIC_RELAXED);
+    }
+}
