@@ -11,6 +11,14 @@ uint32_t hl_atomic_load32(const uint32_t *word) { return __atomic_load_n(word, _
 
 void hl_atomic_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 
+int hl_atomic_cas32(uint32_t *word, uint32_t expected, uint32_t wanted) {
+    return __atomic_compare_exchange_n(word, &expected, wanted, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+uint32_t hl_atomic_exchange32(uint32_t *word, uint32_t value) {
+    return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST);
+}
+
 uint64_t hl_atomic_load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 
 void hl_atomic_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
