@@ -1,0 +1,174 @@
+/* See call.h: the slow side of a call (faults and history), modelled time, physical memory. */
+#define _GNU_SOURCE
+#include "call.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "accounts.h"
+#include "history.h"
+#include "hl_fake_stubs.h"
+#include "hl_layout_history.h"
+
+static void record(uint8_t event, const struct hl_call *call, int32_t result, uint32_t extra, uint64_t a, uint64_t b, uint64_t c) {
+    struct hl_event e = {.event = event, .source = HL_SOURCE_FAKE, .route = HL_ROUTE_NONE, .device = call->device, .name = call->name,
+                         .step = 0xFFFF, .result = result, .extra = extra, .a = a, .b = b, .c = c};
+    hl_history_add(&e);
+}
+
+/* Acts out one fault. 1 = the call's result is forced to call->code. */
+static int act(struct hl_call *call, uint32_t index, uint64_t number) {
+    struct hl_node_fault *f = &hl_node.faults[index];
+    uint32_t round = 0;
+    __atomic_fetch_add(&f->fired, 1, __ATOMIC_RELAXED);
+    /* Written first: a killed process cannot say afterwards that it was killed on purpose. */
+    record(HL_EVENT_FAULT, call, f->action == HL_ACTION_RETURN ? f->code : 0, 0, index, number, f->action);
+    switch (f->action) {
+    case HL_ACTION_RETURN:
+        call->code = f->code;
+        return 1;
+    case HL_ACTION_DELAY:
+        hl_sleep_until(hl_now_ns() + hl_scaled(f->delay_ns));
+        return 0;
+    case HL_ACTION_KILL:
+        kill(getpid(), f->signal ? (int)f->signal : SIGKILL);
+        return 0;
+    case HL_ACTION_STOP:
+        kill(getpid(), SIGSTOP);
+        return 0;
+    case HL_ACTION_MEET:
+        if (!hl_meet_arrive(hl_node.base, hl_node.slot, index, &round))
+            hl_meet_wait(hl_node.base, hl_node.slot, index, round);
+        return 0;
+    case HL_ACTION_LOST: /* code = ordinal of the device that falls off the bus */
+        if (f->code >= 0 && (uint32_t)f->code < hl_node.header->device_count)
+            __atomic_store_n(&hl_node.devices[f->code].lost, 1, __ATOMIC_RELEASE);
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+static int due(const struct hl_node_fault *f, uint64_t number) {
+    switch (f->mode) {
+    case HL_FAULT_NTH:
+        return number == f->call;
+    case HL_FAULT_EVERY:
+        return f->call != 0 && number % f->call == 0;
+    case HL_FAULT_FROM:
+        return number >= f->call;
+    default:
+        return 0;
+    }
+}
+
+int hl_fake_enter_slow(struct hl_call *call) {
+    int keep = errno, forced = 0;
+    call->start = hl_now_ns();
+    uint32_t count = hl_node.header->fault_count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct hl_node_fault *f = &hl_node.faults[i];
+        if (f->name != call->name || !__atomic_load_n(&f->active, __ATOMIC_ACQUIRE))
+            continue;
+        if ((f->process >= 0 && f->process != hl_node.index) || (f->container >= 0 && f->container != hl_node.container))
+            continue;
+        uint64_t number = f->scope == HL_SCOPE_PROCESS ? call->number : __atomic_add_fetch(&f->counter, 1, __ATOMIC_SEQ_CST);
+        if (!due(f, number))
+            continue;
+        if (f->when == HL_WHEN_BEFORE) {
+            forced |= act(call, i, number);
+        } else if (call->after_count < HL_AFTER_MAX) {
+            call->after[call->after_count] = (uint16_t)i;
+            call->after_number[call->after_count++] = number;
+        }
+    }
+    errno = keep;
+    return forced;
+}
+
+int32_t hl_fake_leave_slow(struct hl_call *call, int32_t result, uint64_t a, uint64_t b) {
+    int keep = errno;
+    for (uint32_t i = 0; i < call->after_count; i++)
+        if (act(call, call->after[i], call->after_number[i]))
+            result = call->code;
+    uint32_t level = hl_node.header->history_level;
+    if (level > 1 || (level == 1 && result != 0))
+        record(HL_EVENT_CALL, call, result, 0, a, b, call->armed ? hl_now_ns() - call->start : 0);
+    errno = keep;
+    return result;
+}
+
+void hl_fake_unsupported(unsigned name) {
+    enum { CUDA_NOT_SUPPORTED = 801, NVML_NOT_SUPPORTED = 3 };
+    struct hl_call call;
+    __atomic_fetch_add(&hl_node.process->unsupported, 1, __ATOMIC_RELAXED);
+    (void)hl_fake_enter(&call, (uint16_t)name);
+    (void)hl_fake_leave(&call, hl_fake_first == 0 ? CUDA_NOT_SUPPORTED : NVML_NOT_SUPPORTED, 0, 0);
+}
+
+uint64_t hl_scaled(uint64_t modelled_ns) {
+    uint64_t scale = hl_node.header->time_scale_ppm;
+    return scale == 1000000 ? modelled_ns : (uint64_t)((unsigned __int128)modelled_ns * scale / 1000000);
+}
+
+void hl_sleep_until(uint64_t mono_ns) {
+    enum { SPIN_NS = 60000 }; /* a sleep overshoots by about this much: short work burns the CPU, as a driver does */
+    for (;;) {
+        uint64_t now = hl_now_ns();
+        if (now >= mono_ns)
+            return;
+        if (mono_ns - now <= SPIN_NS)
+            continue;
+        uint64_t target = mono_ns - SPIN_NS;
+        struct timespec until = {(time_t)(target / 1000000000u), (long)(target % 1000000000u)};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    }
+}
+
+void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm) {
+    if (!hl_node.devices || device >= hl_node.header->device_count)
+        return;
+    struct hl_node_device *d = &hl_node.devices[device];
+    uint64_t ns = d->latency_ns[which];
+    if (ns == 0 || units_ppm == 0)
+        return;
+    int keep = errno;
+    ns = hl_scaled((uint64_t)((unsigned __int128)ns * units_ppm / 1000000));
+    uint64_t end = hl_now_ns();
+    if (which == HL_LATENCY_INIT || which == HL_LATENCY_CONTEXT_CREATE || which == HL_LATENCY_CONTEXT_DESTROY) {
+        uint64_t busy = __atomic_load_n(&d->init_busy_until, __ATOMIC_RELAXED), now = end;
+        do {
+            end = (busy > now ? busy : now) + ns;
+        } while (!__atomic_compare_exchange_n(&d->init_busy_until, &busy, end, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    } else {
+        end += ns;
+    }
+    hl_sleep_until(end);
+    errno = keep;
+}
+
+void hl_latency(uint32_t device, uint32_t which) { hl_latency_units(device, which, 1000000); }
+
+static void record_phys(uint32_t device, uint32_t kind, uint64_t delta, const struct hl_accounts_after *after) {
+    if (hl_node.header->history_level == 0)
+        return;
+    struct hl_event e = {.event = HL_EVENT_PHYS, .source = HL_SOURCE_FAKE, .route = HL_ROUTE_NONE, .device = (uint8_t)device,
+                         .name = 0xFFFF, .step = 0xFFFF, .extra = kind, .a = delta, .b = after->container_used, .c = after->process_used};
+    hl_history_add(&e);
+}
+
+int hl_phys_take(uint32_t device, uint32_t kind, uint64_t bytes) {
+    struct hl_accounts_after after;
+    if (hl_accounts_take(hl_node.base, hl_node.slot, device, kind, bytes, &after))
+        return -1;
+    record_phys(device, kind, bytes, &after);
+    return 0;
+}
+
+void hl_phys_give(uint32_t device, uint32_t kind, uint64_t bytes) {
+    struct hl_accounts_after after;
+    hl_accounts_give(hl_node.base, hl_node.slot, device, kind, bytes, &after);
+    record_phys(device, kind, 0 - bytes, &after);
+}
