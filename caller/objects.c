@@ -1,0 +1,56 @@
+/* What steps named with `as`: allocations, contexts and modules. Several objects may carry one name (an alloc with a
+ * count). A short list under one mutex: steps are few, the calls they make are what is tested. */
+#include "caller.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Thread_local int object_owner;
+static struct object *objects;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct object *find_of(const char *name, enum object_kind kind, int owner)
+{
+    for (struct object *object = objects; object; object = object->next)
+        if (object->kind == kind && object->owner == owner && strcmp(object->name, name) == 0)
+            return object;
+    return NULL;
+}
+
+struct object *object_find(const char *name, enum object_kind kind)
+{
+    if (!name)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    struct object *found = find_of(name, kind, object_owner);
+    if (!found && object_owner)
+        found = find_of(name, kind, 0);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+struct object *object_add(const char *name, enum object_kind kind, uint64_t handle)
+{
+    struct object *object = calloc(1, sizeof *object);
+    if (!object)
+        abort();
+    *object = (struct object){.kind = kind, .handle = handle, .owner = object_owner};
+    strncpy(object->name, name, sizeof object->name - 1);
+    pthread_mutex_lock(&lock);
+    object->next = objects;
+    objects = object;
+    pthread_mutex_unlock(&lock);
+    return object;
+}
+
+void object_drop(struct object *object)
+{
+    pthread_mutex_lock(&lock);
+    for (struct object **at = &objects; *at; at = &(*at)->next)
+        if (*at == object) {
+            *at = object->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    free(object);
+}
