@@ -147,27 +147,52 @@ void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind,
     unlock(&d->account_lock);
 }
 
-uint64_t hl_accounts_bury(void *base, uint32_t slot) {
-    struct hl_node_process *p = process_at(base, slot);
-    struct hl_node_container *c = container_at(base, p->container);
+void hl_accounts_undo(void *base, uint32_t slot) {
     uint32_t count = ((header_t *)base)->device_count;
-    uint64_t given = 0;
     for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {
         struct hl_node_device *d = device_at(base, i);
         uint32_t word = __atomic_load_n(&d->account_lock, __ATOMIC_ACQUIRE);
-        if ((word & ~(uint32_t)HL_ACCOUNT_WAITERS) == slot + 1) {
-            if (__atomic_load_n(&d->undo_valid, __ATOMIC_ACQUIRE)) {
-                store(&d->used, d->undo_used);
-                store(&p->device[i].bytes[d->undo_kind], d->undo_process_bytes);
-                struct hl_node_container *torn = container_at(base, d->undo_container);
-                if (torn)
-                    store(&torn->used[i], d->undo_container_used);
-                __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
-            }
-            unlock(&d->account_lock);
+        if ((word & ~(uint32_t)HL_ACCOUNT_WAITERS) != slot + 1)
+            continue;
+        if (__atomic_load_n(&d->undo_valid, __ATOMIC_ACQUIRE)) {
+            store(&d->used, d->undo_used);
+            store(&process_at(base, d->undo_slot)->device[i].bytes[d->undo_kind], d->undo_process_bytes);
+            struct hl_node_container *torn = container_at(base, d->undo_container);
+            if (torn)
+                store(&torn->used[i], d->undo_container_used);
+            __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
         }
-        lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER);
+        unlock(&d->account_lock);
+    }
+}
+
+static int try_lock(uint32_t *word, uint32_t me) {
+    for (int spin = 0; spin < 2000; spin++) {
+        uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+        if ((seen & ~(uint32_t)HL_ACCOUNT_WAITERS) == 0 &&
+            __atomic_compare_exchange_n(word, &seen, me | seen, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return 1;
+    }
+    return 0;
+}
+
+int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given) {
+    struct hl_node_process *p = process_at(base, slot);
+    struct hl_node_container *c = container_at(base, p->container);
+    uint32_t count = ((header_t *)base)->device_count;
+    uint64_t total = 0;
+    int busy = 0;
+    for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {
+        struct hl_node_device *d = device_at(base, i);
         struct hl_node_process_device *held = &p->device[i];
+        if (process_sum(held) == 0) {
+            __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
+            continue;
+        }
+        if (!try_lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER)) {
+            busy = -1;
+            continue;
+        }
         uint64_t sum = process_sum(held);
         store(&d->used, load(&d->used) - sum);
         if (c)
@@ -176,9 +201,11 @@ uint64_t hl_accounts_bury(void *base, uint32_t slot) {
             store(&held->bytes[kind], 0);
         __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
         unlock(&d->account_lock);
-        given += sum;
+        total += sum;
     }
-    return given;
+    if (given)
+        *given = total;
+    return busy;
 }
 
 /* {arrived, open} is one little-endian 64-bit word: arrived low, open high. */

@@ -3,7 +3,7 @@
  *
  * One lock word a device, in the node file. It names its holder by process slot and is taken by a single CAS, so the node
  * server always knows who died holding it. The holder writes the old values to the undo words before it changes anything;
- * the server restores them (hl_accounts_bury). No driver call, no sleep and no history record happens under the lock.
+ * the server restores them (hl_accounts_undo). No driver call, no sleep and no history record happens under the lock.
  * A holder that is stopped (SIGSTOP) inside the few instructions holds up other allocations of that device until it goes on.
  */
 #ifndef HOOKLAB_ACCOUNTS_H
@@ -19,9 +19,13 @@ struct hl_accounts_after { /* values right after the change, from inside the loc
 int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after);
 void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after);
 
-/* Server, after the last connection of a slot is gone: undoes a torn change, gives back everything the slot holds and
- * zeroes its bytes and context counts. Returns the bytes given back, all devices. Idempotent. */
-uint64_t hl_accounts_bury(void *base, uint32_t slot);
+/* Server, when the last connection of a slot is gone: undoes the torn change of a dead holder and opens its lock. At once,
+ * also where the memory comes back later: everybody else waits for that lock. */
+void hl_accounts_undo(void *base, uint32_t slot);
+/* Server: gives back everything the dead slot holds and zeroes its bytes and context counts. 0, or -1 when another holder
+ * keeps a lock just now: try again later, never wait here (that holder may be dead itself, its notice still unread).
+ * Idempotent. `given` (may be NULL) gets the bytes given back by this call, all devices. */
+int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given);
 
 /* Meeting points of planned faults. arrive: 1 = this arrival opened the round, 0 = wait while fault.open == *round. */
 int hl_meet_arrive(void *base, uint32_t slot, uint32_t fault, uint32_t *round);
