@@ -161,6 +161,8 @@ class Options:
 
     memory_mode: str | None = None  # "reserve" | "double-check"
     policy: str | None = None  # NAME | FILE:Class
+    interposer: str | None = None  # builtin | none | PATH; a container's own wins
+    dialect: str | None = None  # a container's own wins
     history: str = "events"  # "none" | "events" | "calls"
 
 

@@ -1,0 +1,324 @@
+"""Whether the parts of a scenario fit each other: every name that is used exists and can do what is asked of it.
+
+Works on the plain tree, valid or not, and never raises on a malformed one: whatever has the wrong form is skipped here,
+because the schema reports it. That is how one reading finds all mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lab.scenario import vocabulary
+from lab.scenario.tree import Path
+
+
+class Report(Protocol):
+    """Receives a problem: the path in the tree, one line, and whether the key rather than the value is wrong."""
+
+    def __call__(self, path: Path, text: str, *, key: bool = False) -> None: ...
+
+
+NESTED = ("fork", "exec", "parallel")
+REFERENCES = {  # op -> {argument: op of the step it must name}
+    "free": {"what": "alloc"},
+    "memset": {"what": "alloc"},
+    "write": {"what": "alloc"},
+    "read": {"what": "alloc"},
+    "copy": {"from": "alloc", "to": "alloc"},
+    "module": {"what": "module"},
+    "context": {"what": "context"},
+}
+VALUES = {  # op -> names of the values a, b, c that its STEP_END record carries
+    "alloc": ("bytes", "pointer", "ns"),
+    "free": ("bytes", "pointer", "ns"),
+    "view": ("total", "free", "used"),
+    "copy": ("bytes", "wrong", "ns"),
+    "memset": ("bytes", "wrong", "ns"),
+    "write": ("bytes", "wrong", "ns"),
+    "read": ("bytes", "wrong", "ns"),
+    "launch": ("verified", "wrong", "ns"),
+    "lookup": ("found", "pointer", "status"),
+    "random": ("operations", "wrong", "refused"),
+}
+SHORT = {"alloc": "bytes", "free": "what", "barrier": "name", "fork": "steps", "parallel": "threads", "view": "api"}
+
+
+@dataclass(frozen=True)
+class _Step:
+    op: str
+    arguments: dict[Any, Any]
+    path: Path  # of the arguments
+    label: str
+
+
+@dataclass(frozen=True)
+class _Group:
+    name: str
+    container: str
+    count: int
+    steps: tuple[_Step, ...]  # nested ones included
+    real: bool  # a real command: nothing is known about its calls
+    path: Path
+
+    def called(self, reference: object) -> bool:
+        return reference in (self.name, *(f"{self.name}.{n}" for n in range(min(self.count, 1024))))
+
+
+def crosscheck(raw: dict[Any, Any], report: Report) -> None:
+    """Calls ``report(path, text)`` for everything in ``raw`` that does not fit."""
+    groups = list(_groups(raw))
+    containers = _mapping(raw.get("containers"))
+    _names(containers, groups, report)
+    _devices(raw, groups, report)
+    for group in groups:
+        _steps_of(group, report)
+        _ends(raw, group, report)
+    _faults(raw, groups, containers, report)
+    _expectations(raw, groups, containers, report)
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _groups(raw: dict[Any, Any]) -> Iterator[_Group]:
+    for container, body in _mapping(raw.get("containers")).items():
+        for index, process in enumerate(_items(_mapping(body).get("processes"))):
+            process = _mapping(process)
+            path = ("containers", container, "processes", index)
+            count = process.get("count", 1)
+            yield _Group(
+                name=str(process.get("name", "")),
+                container=str(container),
+                count=count if isinstance(count, int) and count > 0 else 1,
+                steps=tuple(_walk(process.get("steps"), (*path, "steps"))),
+                real="run" in process,
+                path=path,
+            )
+
+
+def _walk(steps: object, path: Path) -> Iterator[_Step]:
+    for index, step in enumerate(_items(steps)):
+        if isinstance(step, str):
+            yield _Step(step, {}, (*path, index), step)
+            continue
+        step = _mapping(step)
+        if len(step) != 1:
+            continue
+        op, body = next(iter(step.items()))
+        arguments = body if isinstance(body, dict) else {} if body is None else {SHORT.get(op, "what"): body}
+        label = arguments.get("as")
+        yield _Step(str(op), arguments, (*path, index, op), label if isinstance(label, str) else str(op))
+        if op in NESTED:
+            yield from _walk(arguments.get("steps"), (*path, index, op, "steps"))
+
+
+def _names(containers: dict[Any, Any], groups: list[_Group], report: Report) -> None:
+    seen: set[tuple[str, str]] = set()
+    for group in groups:
+        if group.name and (group.container, group.name) in seen:
+            report((*group.path, "name"), f"two processes of container {group.container} are called {group.name!r}")
+        seen.add((group.container, group.name))
+    for name, body in containers.items():
+        other = _mapping(body).get("share_region_with")
+        path: Path = ("containers", name, "share_region_with")
+        if other is None:
+            continue
+        if other not in containers:
+            report(path, f"no container {other!r}{vocabulary.nearest(other, map(str, containers))}")
+        elif other == name:
+            report(path, "a container cannot share the region with itself")
+        elif "share_region_with" in _mapping(containers[other]):
+            report(path, f"container {other!r} itself shares a region; name the one that owns it")
+
+
+def _devices(raw: dict[Any, Any], groups: list[_Group], report: Report) -> None:
+    gpus = _mapping(raw.get("node")).get("gpus", ["default"])
+    count = len(gpus) if isinstance(gpus, list) else 16
+    for group in groups:
+        for step in group.steps:
+            device = step.arguments.get("device")
+            if isinstance(device, int) and device >= count:
+                report((*step.path, "device"), f"no device {device}: the node has {count}")
+    for name, body in _mapping(raw.get("containers")).items():
+        for kind, limit in _mapping(_mapping(body).get("limits")).items():
+            for device in _mapping(limit):
+                if isinstance(device, int) and device >= count:
+                    report(("containers", name, "limits", kind, device), f"no device {device}: the node has {count}")
+
+
+def _steps_of(group: _Group, report: Report) -> None:
+    made: dict[str, dict[str, Path]] = {"alloc": {}, "module": {}, "context": {}}
+    for step in group.steps:
+        for argument, kind in REFERENCES.get(step.op, {}).items():
+            name = step.arguments.get(argument)
+            if isinstance(name, str) and name not in made[kind]:
+                known = made[kind]
+                what = {"alloc": "allocated", "module": "loaded", "context": "created"}[kind]
+                report((*step.path, argument), f"{name!r} is never {what} before{vocabulary.nearest(name, known)}")
+        operation = step.arguments.get("op")
+        makes = step.op == "alloc" or (step.op, operation) in (("module", "load"), ("context", "create"))
+        label = step.arguments.get("as")
+        if not makes or not isinstance(label, str):
+            continue
+        if label in made[step.op]:
+            report((*step.path, "as"), f"{label!r} is used twice in process {group.name}")
+        made[step.op][label] = step.path
+
+
+def _ends(raw: dict[Any, Any], group: _Group, report: Report) -> None:
+    def check(steps: list[Any], path: Path) -> None:
+        for index, step in enumerate(steps):
+            op = step if isinstance(step, str) else next(iter(_mapping(step)), None)
+            body = _mapping(_mapping(step).get(op)) if isinstance(op, str) else {}
+            if op in ("exec", "exit") and index + 1 < len(steps):
+                report((*path, index + 1), f"never reached: the step before is {op}")
+            if op in NESTED:
+                check(_items(body.get("steps")), (*path, index, op, "steps"))
+
+    process = raw["containers"][group.container] if group.container in _mapping(raw.get("containers")) else {}
+    process = _items(_mapping(process).get("processes"))
+    index = group.path[-1]
+    if isinstance(index, int) and index < len(process):
+        body = _mapping(process[index])
+        check(_items(body.get("steps")), (*group.path, "steps"))
+        after = _mapping(body.get("start")).get("after")
+        names = {other.name: other for other in _groups(raw)}
+        if after is not None and after not in names:
+            report((*group.path, "start", "after"), f"no process {after!r}{vocabulary.nearest(after, names)}")
+        elif after is not None and _waits_for(raw, names, after, group.name):
+            report((*group.path, "start", "after"), f"{group.name!r} and {after!r} wait for each other")
+
+
+def _waits_for(raw: dict[Any, Any], names: dict[str, _Group], first: object, last: str) -> bool:
+    seen: set[object] = set()
+    while isinstance(first, str) and first in names and first not in seen:
+        if first == last:
+            return True
+        seen.add(first)
+        path = names[first].path
+        body = raw["containers"][path[1]]["processes"][path[3]]
+        first = _mapping(body.get("start")).get("after")
+    return False
+
+
+def _faults(raw: dict[Any, Any], groups: list[_Group], containers: dict[Any, Any], report: Report) -> None:
+    for index, fault in enumerate(_items(raw.get("faults"))):
+        fault = _mapping(fault)
+        path: Path = ("faults", index)
+        _where(fault, path, groups, containers, report)
+        meet = fault.get("meet")
+        if not isinstance(meet, int) or isinstance(meet, bool):
+            continue
+        if "process" in fault:
+            report((*path, "process"), "meet holds callers of several processes; narrow it by container instead")
+        inside = [group for group in groups if fault.get("container") in (None, group.container)]
+        if not any(group.real for group in inside):
+            callers = sum(group.count * _callers(group) for group in inside)
+            if meet > callers:
+                report((*path, "meet"), f"meet: {meet}, but only {callers} callers can ever arrive")
+
+
+def _callers(group: _Group) -> int:
+    """The most calls that a process of this group (with its children) can have in the driver at once."""
+    total = 1
+    for step in group.steps:
+        threads = step.arguments.get("threads", 1)
+        if step.op in ("random", "parallel") and isinstance(threads, int):
+            total = max(total, threads)
+    return total + sum(step.op == "fork" for step in group.steps)
+
+
+def _where(body: dict[Any, Any], path: Path, groups: list[_Group], containers: dict[Any, Any], report: Report) -> None:
+    process, container = body.get("process"), body.get("container")
+    if isinstance(container, str) and container not in containers:
+        report((*path, "container"), f"no container {container!r}{vocabulary.nearest(container, map(str, containers))}")
+        return
+    inside = [group for group in groups if container in (None, group.container)]
+    if isinstance(process, str) and not any(group.called(process) for group in inside):
+        names = [group.name for group in inside]
+        report((*path, "process"), f"no process {process!r}{vocabulary.nearest(process, names)}")
+
+
+def _expectations(raw: dict[Any, Any], groups: list[_Group], containers: dict[Any, Any], report: Report) -> None:
+    faults = _items(raw.get("faults"))
+    for index, item in enumerate(_items(raw.get("expect"))):
+        item = _mapping(item)
+        if len(item) != 1:
+            continue
+        check, body = next(iter(item.items()))
+        body = _mapping(body)
+        path: Path = ("expect", index, check)
+        _where(body, path, groups, containers, report)
+        steps = _named_steps(body, groups, path, report) if "step" in body else []
+        if check == "outcome":
+            _outcome(body, path, report)
+        elif check == "view":
+            _view(body, steps, path, report)
+        elif check == "values":
+            _values(body, steps, path, report)
+        elif check == "calls" and _mapping(raw.get("options")).get("history") != "calls":
+            report(path, "calls are only recorded with options: {history: calls}")
+        elif check == "faults_fired":
+            fault = body.get("fault")
+            if isinstance(fault, int) and fault >= len(faults):
+                report((*path, "fault"), f"no fault {fault}: there are {len(faults)}, counted from 0")
+
+
+def _named_steps(body: dict[Any, Any], groups: list[_Group], path: Path, report: Report) -> list[_Step]:
+    name = body["step"]
+    inside = [
+        group
+        for group in groups
+        if body.get("container") in (None, group.container)
+        and (body.get("process") is None or group.called(body["process"]))
+    ]
+    if not isinstance(name, str) or not inside:
+        return []
+    found = [step for group in inside for step in group.steps if step.label == name]
+    if not found:
+        labels = {step.label for group in inside for step in group.steps}
+        known = f"; steps are {', '.join(sorted(labels))}" if labels and len(labels) <= 12 else ""
+        report((*path, "step"), f"no step {name!r}{vocabulary.nearest(name, labels) or known}")
+    return found
+
+
+def _outcome(body: dict[Any, Any], path: Path, report: Report) -> None:
+    keys = [key for key in body if key not in ("step", "process", "container")]
+    for key in keys:
+        if str(key) not in vocabulary.codes():
+            report((*path, key), f"unknown result {key!r}{vocabulary.nearest(key, vocabulary.codes())}", key=True)
+    if not keys:
+        report(path, "an outcome names at least one result, e.g. ok: 1")
+
+
+def _view(body: dict[Any, Any], steps: list[_Step], path: Path, report: Report) -> None:
+    if not set(body) & {"total", "free", "used"}:
+        report(path, "a view expectation says total, free or used")
+    for step in steps:
+        if step.op != "view":
+            report((*path, "step"), f"step {step.label!r} is {step.op}, not a view")
+            continue
+        api = step.arguments.get("api", "cuda")
+        missing = {"cuda": ("used",), "total": ("free", "used")}.get(api if isinstance(api, str) else "", ())
+        for key in missing:
+            if key in body:
+                report((*path, key), f"a view with api: {api} has no {key}", key=True)
+
+
+def _values(body: dict[Any, Any], steps: list[_Step], path: Path, report: Report) -> None:
+    keys = [key for key in body if key not in ("step", "process", "container")]
+    if not keys:
+        report(path, "values names at least one value, e.g. wrong: 0")
+    for step in steps:
+        known = VALUES.get(step.op, ())
+        for key in keys:
+            if key not in known:
+                names = ", ".join(known) or "none"
+                report((*path, key), f"step {step.label!r} ({step.op}) has no value {key!r}; it has {names}", key=True)

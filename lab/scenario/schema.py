@@ -1,0 +1,637 @@
+"""The schema of a scenario file, as pydantic forms: what may be written, with the words that docs/scenarios.md prints.
+
+A form mirrors the file exactly (same keys, same nesting), so that the location of an error in a form is the path of
+the offending part in the file. lab.scenario.build turns valid forms into the dataclasses of lab.scenario.model.
+What needs the whole file (does this name exist?) is in lab.scenario.crosscheck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from lab.scenario import units, vocabulary
+
+
+def _one_of(what: str, known: Callable[[], Iterable[str]]) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        names = list(known())
+        if value not in names:
+            listing = f"; known: {', '.join(names)}" if len(names) <= 12 else ""
+            raise ValueError(f"unknown {what} {value!r}{vocabulary.nearest(value, names) or listing}")
+        return value
+
+    return check
+
+
+def _code(value: object) -> object:
+    if isinstance(value, str):
+        known = vocabulary.codes()
+        if value not in known:
+            raise ValueError(f"unknown result code {value!r}{vocabulary.nearest(value, known)}")
+        return known[value]
+    return value
+
+
+def _code_or_any(value: object) -> object:
+    return "any" if value == "any" else _code(value)
+
+
+def _signal(value: object) -> object:
+    known = vocabulary.signals()
+    if value not in known:
+        raise ValueError(f"unknown signal {value!r}{vocabulary.nearest(value, known)}; write it like SIGKILL")
+    return known[str(value)]
+
+
+SIGNAL_OFFSET = 1000  # a signal in an exit status is kept as its number minus this, apart from exit codes
+
+
+def _exit_status(value: object) -> object:
+    if value == "any":
+        return value
+    if isinstance(value, str):
+        return vocabulary.signals()[value] - SIGNAL_OFFSET if value in vocabulary.signals() else _signal(value)
+    if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= 255:
+        raise ValueError(f"an exit code is between 0 and 255, not {value}")
+    return value
+
+
+def _short(key: str) -> BeforeValidator:
+    """A scalar stands for a mapping with this one key; an empty value for an empty mapping."""
+
+    def expand(value: object) -> object:
+        if value is None:
+            return {}
+        return value if isinstance(value, dict) else {key: value}
+
+    return BeforeValidator(expand)
+
+
+def _bounds(value: object) -> object:
+    return value if isinstance(value, dict) else {"min": value, "max": value}
+
+
+def _driver(value: object) -> object:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    known = vocabulary.drivers()
+    if text not in known:
+        raise ValueError(f"unknown driver generation {value!r}; known: {', '.join(known)}")
+    return text
+
+
+def _dialect(value: object) -> object:
+    if not isinstance(value, str) or "/" in value or value.endswith(".toml"):
+        return value
+    known = vocabulary.dialects()
+    if value not in known:
+        raise ValueError(f"unknown dialect {value!r}; known: {', '.join(known)}, or a TOML file")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(units.parse_size)]
+Duration = Annotated[int, BeforeValidator(units.parse_duration)]
+HookName = Annotated[str, BeforeValidator(_one_of("driver function", vocabulary.hook_ids))]
+ProfileName = Annotated[str, BeforeValidator(_one_of("GPU profile", vocabulary.profiles))]
+Code = Annotated[int, BeforeValidator(_code)]
+CodeOrAny = Annotated[int | Literal["any"], BeforeValidator(_code_or_any)]
+Signal = Annotated[int, BeforeValidator(_signal)]
+ExitCode = Annotated[int | Literal["any"], BeforeValidator(_exit_status)]
+Driver = Annotated[str, BeforeValidator(_driver)]
+DialectName = Annotated[str, BeforeValidator(_dialect)]
+Route = Literal["link", "dlsym", "default", "next", "dlvsym", "getproc", "getproc1"]
+Kind = Literal["sync", "managed", "pitched", "async"]
+Phase = Annotated[str, BeforeValidator(_one_of("phase", lambda: vocabulary.constants("history", "HL_PHASE_")))]
+LatencyName = Annotated[str, BeforeValidator(_one_of("latency", lambda: vocabulary.constants("node", "HL_LATENCY_")))]
+Device = Annotated[int, Field(ge=0, le=15)]
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,47}$")]
+
+
+class Form(BaseModel):
+    """Strict: nothing unknown, nothing converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+F = TypeVar("F", bound=Form)
+
+
+class CountBounds(Form):
+    """A number, or a range of numbers."""
+
+    min: Natural | None = Field(None, description="at least this many")
+    max: Natural | None = Field(None, description="at most this many")
+
+
+class SizeBounds(Form):
+    """A size, or a range of sizes."""
+
+    min: Size | None = Field(None, description="at least this size")
+    max: Size | None = Field(None, description="at most this size")
+
+
+Count = Annotated[CountBounds, BeforeValidator(_bounds)]
+SizeRange = Annotated[SizeBounds, BeforeValidator(_bounds)]
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+class StepForm(Form):
+    """A step of a process."""
+
+    label: Name | None = Field(None, alias="as", description="name of the step (and of what it allocates)")
+    result: CodeOrAny = Field(0, description="the result that this step must end with, or `any`")
+
+
+class CallForm(StepForm):
+    """A step that calls the driver."""
+
+    route: Route | None = Field(None, description="how the caller finds the function; a list makes one run each")
+    device: Device | None = Field(None, description="device ordinal; default: the current one, else 0")
+
+
+class Init(CallForm):
+    """`cuInit`."""
+
+    flags: Natural = Field(0, description="its argument")
+
+
+class Context(CallForm):
+    """Primary and created contexts. Without one, the first step that needs it retains the primary context."""
+
+    op: Literal["retain", "release", "create", "destroy", "reset", "push", "pop"] = Field(description="what to do")
+    what: Name | None = Field(None, description="label of the `create` step, for destroy and push")
+
+
+class Sync(CallForm):
+    """`cuCtxSynchronize`."""
+
+
+class Alloc(CallForm):
+    """An allocation."""
+
+    size: Size | None = Field(None, alias="bytes", description="how much (not for pitched)")
+    kind: Kind = Field("sync", description="the family; a list makes one run each")
+    width: Size | None = Field(None, description="bytes of a row (pitched)")
+    height: Positive | None = Field(None, description="rows (pitched)")
+    element: Literal[4, 8, 16] | None = Field(None, description="element size (pitched), default 4")
+    count: Positive = Field(1, description="so many allocations under one name, each with its own result")
+
+    @model_validator(mode="after")
+    def _shape(self) -> Alloc:
+        pitched = self.kind == "pitched"
+        if pitched and (self.width is None or self.height is None or self.size is not None):
+            raise ValueError("a pitched allocation has width and height instead of bytes")
+        if not pitched and (self.size is None or self.width is not None or self.height is not None):
+            raise ValueError("an allocation needs bytes (width and height are for kind: pitched)")
+        return self
+
+
+class Free(CallForm):
+    """Frees what an `alloc` step got. `free: x` is short for `free: {what: x}`."""
+
+    what: Name | None = Field(None, description="label of the alloc step")
+    pointer: Natural | None = Field(None, description="a raw pointer instead, e.g. one that was never allocated")
+    kind: Literal["sync", "async"] | None = Field(None, description="default: as it was allocated")
+
+    @model_validator(mode="after")
+    def _target(self) -> Free:
+        if (self.what is None) == (self.pointer is None):
+            raise ValueError("say what to free: either what: LABEL or pointer: NUMBER")
+        return self
+
+
+class Memset(CallForm):
+    """`cuMemsetD8`."""
+
+    what: Name = Field(description="label of the alloc step")
+    value: Annotated[int, Field(ge=0, le=255)] = Field(0, description="the byte")
+    size: Size | None = Field(None, alias="bytes", description="default: all of it")
+
+
+class Write(CallForm):
+    """Copies a pattern from the host to the device."""
+
+    what: Name = Field(description="label of the alloc step")
+    size: Size | None = Field(None, alias="bytes", description="default: all of it")
+
+
+class Read(CallForm):
+    """Copies back and counts the bytes that differ from the last write or memset."""
+
+    what: Name = Field(description="label of the alloc step")
+    size: Size | None = Field(None, alias="bytes", description="default: all of it")
+
+
+class Copy(CallForm):
+    """A copy on the device."""
+
+    source: Name = Field(alias="from", description="label of an alloc step")
+    target: Name = Field(alias="to", description="label of an alloc step")
+    size: Size | None = Field(None, alias="bytes", description="default: the smaller of both")
+
+
+class Module(CallForm):
+    """Loads or unloads a module."""
+
+    op: Literal["load", "unload"] = Field("load", description="what to do")
+    what: Name | None = Field(None, description="label of the load step, for unload")
+    image: str = Field("builtin", description="`builtin` (the caller's PTX with vadd and mail) or a file")
+
+
+class Launch(CallForm):
+    """Launches a kernel. `vadd` and `mail` are executed and their output is verified; others take modelled time."""
+
+    kernel: str = Field("vadd", min_length=1, description="its name")
+    blocks: Positive | None = Field(None, description="grid size; default: what n needs")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="block size; default 256")
+    n: Positive | None = Field(None, description="elements")
+    duration: Duration | None = Field(None, description="modelled duration of a kernel that is not executed")
+    count: Positive = Field(1, description="so many launches")
+
+
+class View(CallForm):
+    """Asks how much memory there is."""
+
+    api: Literal["cuda", "total", "nvml", "nvml2"] = Field(
+        "cuda",
+        description="cuMemGetInfo_v2, cuDeviceTotalMem_v2, nvmlDeviceGetMemoryInfo or its _v2; a list makes one run each",
+    )
+
+
+class Lookup(CallForm):
+    """Looks a function up without calling it."""
+
+    name: str = Field(min_length=1, description="the name asked for")
+    version: Natural = Field(12000, description="CUDA version, for the resolver routes")
+    flags: Natural = Field(0, description="resolver flags")
+
+
+class Random(CallForm):
+    """Random allocations and frees, checked against the caller's own books; everything left is freed at the end."""
+
+    threads: Annotated[int, Field(ge=1, le=256)] = Field(1, description="threads of the process")
+    operations: Positive = Field(1000, description="allocations and frees by each thread")
+    live: Positive = Field(64, description="allocations alive at once in each thread, at most")
+    min: Size = Field(256, description="smallest allocation")
+    max: Size = Field(4 << 20, description="largest allocation")
+    seed: Natural | None = Field(None, description="default: of the run")
+    kinds: list[Kind] = Field(["sync"], min_length=1, description="families to draw from")
+
+    @model_validator(mode="after")
+    def _order(self) -> Random:
+        if self.min > self.max or self.min == 0:
+            raise ValueError("min must be at least 1 byte and not above max")
+        return self
+
+
+class Barrier(StepForm):
+    """Waits until every process that has this barrier is there (or dead). `barrier: NAME` for short."""
+
+    name: Name = Field(description="its name")
+
+
+class Fork(StepForm):
+    """Forks; the child plays the nested steps and exits."""
+
+    steps: list[StepItem] = Field(min_length=1, description="what the child does")
+    wait: bool = Field(True, description="wait for the child")
+
+
+class Exec(StepForm):
+    """Replaces the process image by a fresh caller that plays the nested steps. Only as a last step."""
+
+    steps: list[StepItem] = Field(min_length=1, description="what the new program does")
+    clear_environment: bool = Field(False, description="start it with an empty environment")
+    environment: dict[str, str] = Field({}, description="variables to set for it")
+
+
+class Parallel(StepForm):
+    """Every thread plays the nested steps; all are joined."""
+
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(description="how many")
+    steps: list[StepItem] = Field(min_length=1, description="what each does")
+
+
+class Raise(StepForm):
+    """The process sends itself a signal. `signal: SIGTERM` for short."""
+
+    signal: Signal = Field(description="which")
+
+
+class Exit(StepForm):
+    """Ends the process. `exit: 3` for short."""
+
+    code: Annotated[int, Field(ge=0, le=255)] = Field(0, description="exit code")
+    quick: bool = Field(False, description="`_exit`: no exit handlers")
+
+
+class StepItemForm(Form):
+    """One step: a mapping with exactly one of these keys. A bare word (`init`, `sync`, `view`, ...) takes the defaults."""
+
+    init: Annotated[Init | None, _short("flags")] = None
+    context: Annotated[Context | None, _short("op")] = None
+    sync: Annotated[Sync | None, _short("device")] = None
+    alloc: Annotated[Alloc | None, _short("bytes")] = None
+    free: Annotated[Free | None, _short("what")] = None
+    memset: Annotated[Memset | None, _short("what")] = None
+    write: Annotated[Write | None, _short("what")] = None
+    read: Annotated[Read | None, _short("what")] = None
+    copy_: Annotated[Copy | None, _short("from")] = Field(None, alias="copy")
+    module: Annotated[Module | None, _short("op")] = None
+    launch: Annotated[Launch | None, _short("kernel")] = None
+    view: Annotated[View | None, _short("api")] = None
+    lookup: Annotated[Lookup | None, _short("name")] = None
+    random: Annotated[Random | None, _short("operations")] = None
+    barrier: Annotated[Barrier | None, _short("name")] = None
+    fork: Annotated[Fork | None, _short("steps")] = None
+    exec: Annotated[Exec | None, _short("steps")] = None
+    parallel: Annotated[Parallel | None, _short("threads")] = None
+    signal: Annotated[Raise | None, _short("signal")] = None
+    exit: Annotated[Exit | None, _short("code")] = None
+
+    @model_validator(mode="after")
+    def _one(self) -> StepItemForm:
+        return _exactly_one(self, "a step has exactly one operation")
+
+
+def _bare_step(value: object) -> object:
+    if isinstance(value, str):
+        known = [field.alias or name for name, field in StepItemForm.model_fields.items()]
+        if value not in known:
+            raise ValueError(f"unknown step {value!r}{vocabulary.nearest(value, known)}")
+        return {value: None}
+    return value
+
+
+StepItem = Annotated[StepItemForm, BeforeValidator(_bare_step)]
+
+
+def _exactly_one(form: F, what: str) -> F:
+    given = sorted(form.model_fields_set)
+    if len(given) != 1:
+        raise ValueError(f"{what}; found {', '.join(name.rstrip('_') for name in given) or 'none'}")
+    return form
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+class Limits(Form):
+    """What a container may use."""
+
+    memory: Size | dict[Device, Size] | None = Field(
+        None, description="device memory: a size for every device, or a mapping from ordinal to size"
+    )
+    cores: Annotated[int, Field(ge=0, le=100)] | dict[Device, Annotated[int, Field(ge=0, le=100)]] | None = Field(
+        None, description="percent of the SMs, likewise"
+    )
+
+
+class StartAfter(Form):
+    """Start order."""
+
+    after: Name = Field(description="start once every process of this group has ended")
+
+
+class ProcessForm(Form):
+    """A group of equal processes."""
+
+    name: Name = Field(description="its name; with count > 1 the processes are `name.0`, `name.1`, ...")
+    count: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="how many")
+    start: Literal["now", "barrier"] | StartAfter = Field(
+        "now", description="`now`; `barrier`: released together with all others that say so; `{after: NAME}`"
+    )
+    steps: list[StepItem] | None = Field(None, min_length=1, description="played by the caller; or:")
+    run: list[str] | None = Field(None, min_length=1, description="a real command with its arguments")
+    environment: dict[str, str] = Field({}, description="variables to set")
+    clear_environment: bool = Field(False, description="start with an empty environment (as `env -i` does)")
+    cwd: str | None = Field(None, description="working directory of `run`")
+    expect_exit: ExitCode = Field(0, description="exit code, signal name, or `any`")
+
+    @model_validator(mode="after")
+    def _work(self) -> ProcessForm:
+        if (self.steps is None) == (self.run is None):
+            raise ValueError("a process has either steps or run")
+        return self
+
+
+class ContainerForm(Form):
+    """A container, arranged as a device plugin's Allocate would arrange it."""
+
+    limits: Limits = Field(Limits(), description="what it may use")
+    pid_namespace: Literal["host", "private"] = Field("host", description="whether it has its own PID namespace")
+    share_region_with: Name | None = Field(None, description="use the ledger file of that container")
+    environment: dict[str, str] = Field({}, description="variables for all its processes")
+    interposer: str | None = Field(None, description="`builtin`, `none` or a path; default: as the run says")
+    dialect: DialectName | None = Field(None, description="how limits reach the interposer; default: as the run says")
+    processes: list[ProcessForm] = Field(min_length=1, description="what runs in it")
+
+
+class NodeForm(Form):
+    """The fake GPU node."""
+
+    gpus: list[ProfileName] = Field(["a100-80g"], min_length=1, max_length=16, description="a profile for each device")
+    driver: Driver = Field("580", description="driver version; a list makes one run each")
+    memory: Size | None = Field(None, description="device memory instead of the profile's")
+    context: Size | None = Field(None, description="what a context takes instead of the profile's")
+    latency: Literal["none", "profile"] | dict[LatencyName, Duration] = Field(
+        "none", description="modelled durations of driver work: none, the profile's, or by name"
+    )
+    time_scale: Annotated[float, Field(gt=0, le=1000)] | Annotated[int, Field(ge=1, le=1000)] = Field(
+        1.0, description="modelled time over real time"
+    )
+
+
+class FaultForm(Form):
+    """A planned fault in the driver."""
+
+    at: HookName = Field(description="the driver function")
+    call: Positive | None = Field(None, description="fires at the n-th call only (default: at the first)")
+    every: Positive | None = Field(None, description="fires at every n-th call")
+    from_: Positive | None = Field(None, alias="from", description="fires at the n-th call and all later ones")
+    scope: Literal["process", "container", "node"] = Field("process", description="whose calls are counted")
+    process: str | None = Field(None, description="only in this process: `name` (each of the group) or `name.N`")
+    container: Name | None = Field(None, description="only in this container")
+    when: Literal["before", "after"] = Field("before", description="before or after the driver does its work")
+    return_: Code | None = Field(None, alias="return", description="action: return this code")
+    delay: Duration | None = Field(None, description="action: take longer")
+    kill: Signal | None = Field(None, description="action: the caller gets this signal")
+    meet: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="action: hold callers until so many have arrived or nobody else can"
+    )
+    stop: Literal[True] | None = Field(None, description="action: stop the caller (SIGSTOP)")
+    lost: Literal[True] | None = Field(None, description="action: the device falls off the bus")
+
+    @model_validator(mode="after")
+    def _shape(self) -> FaultForm:
+        actions = self.model_fields_set & {"return_", "delay", "kill", "meet", "stop", "lost"}
+        if len(actions) != 1:
+            raise ValueError(
+                "a fault has exactly one action of return, delay, kill, meet, stop, lost; found "
+                + (", ".join(sorted(action.rstrip("_") for action in actions)) or "none")
+            )
+        if len(self.model_fields_set & {"call", "every", "from_"}) > 1:
+            raise ValueError("a fault has one of call, every, from")
+        return self
+
+
+class OptionsForm(Form):
+    """How the run is made; the command line wins."""
+
+    memory_mode: Literal["reserve", "double-check"] | None = Field(
+        None, description="how the ledger admits; a list makes one run each"
+    )
+    policy: str | None = Field(None, description="NAME or FILE.py:Class")
+    history: Literal["none", "events", "calls"] = Field("events", description="how much to record; `calls`: every call")
+    interposer: str | None = Field(None, description="`builtin`, `none` or a path")
+    dialect: DialectName | None = Field(None, description="how limits reach the interposer")
+
+
+# --- expectations ----------------------------------------------------------------------------------------------------
+
+
+class Where(Form):
+    """Narrows an expectation."""
+
+    process: str | None = Field(None, description="only this process: `name` or `name.N`")
+    container: Name | None = Field(None, description="only this container")
+
+
+class Outcome(Where):
+    """How often a step ended how: `outcome: {step: x, ok: 1, oom: 1}`. Every result that occurs must be named.
+
+    Other keys are result codes (`CUDA_ERROR_INVALID_VALUE: 2`); each takes a number or `{min, max}`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Count]
+    step: Name = Field(description="label of the step")
+
+
+class NeverAbove(Where):
+    """Physical memory never exceeds this, not even for a moment (from the fake driver's own books)."""
+
+    memory: Size = Field(description="the bound")
+    of: Literal["container", "process", "device"] = Field("container", description="whose memory")
+    device: Device | None = Field(None, description="default: each device")
+
+
+class LedgerEmpty(Where):
+    """The interposer's ledger and the driver's books hold nothing."""
+
+    at: Literal["end"] = Field("end", description="when")
+
+
+class ViewExpect(Where):
+    """What a `view` step saw."""
+
+    step: Name = Field(description="label of the view step")
+    total: SizeRange | None = Field(None, description="a size or {min, max}")
+    free: SizeRange | None = Field(None, description="a size or {min, max}")
+    used: SizeRange | None = Field(None, description="a size or {min, max} (NVML views)")
+
+
+class ExitExpect(Where):
+    """How processes ended; replaces their `expect_exit`."""
+
+    code: Annotated[int, Field(ge=0, le=255)] | None = Field(None, description="exit code")
+    signal: Signal | None = Field(None, description="signal")
+    count: Count | None = Field(None, description="so many of them; default: all")
+
+    @model_validator(mode="after")
+    def _end(self) -> ExitExpect:
+        if (self.code is None) == (self.signal is None):
+            raise ValueError("an exit expectation has either code or signal")
+        if self.process is None:
+            raise ValueError("an exit expectation names its process")
+        return self
+
+
+class Order(Where):
+    """Order of the phases of an interposed `cuInit`, in every process that shows one."""
+
+    phases: list[Phase] = Field(min_length=1, description="these occur, first occurrences in this order")
+    once: bool = Field(False, description="and each exactly once a process")
+
+
+class Calls(Where):
+    """How often the driver was called (needs `options: {history: calls}`)."""
+
+    name: HookName = Field(description="the driver function")
+    result: Code | None = Field(None, description="only calls with this result")
+    count: Count = Field(description="a number or {min, max}")
+
+
+class NotExecuted(Where):
+    """Launches of kernels that only took time."""
+
+    count: Count = Field(description="a number or {min, max}")
+
+
+class FaultsFired(Form):
+    """How often planned faults fired. Without this, every fault must fire at least once."""
+
+    fault: Natural | None = Field(None, description="number of the fault in `faults`, from 0; default: all together")
+    count: Count = Field(description="a number or {min, max}")
+
+
+class Values(Where):
+    """Values that a step reported: `values: {step: x, wrong: 0}`. Names by step are in the table of steps."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Count]
+    step: Name = Field(description="label of the step")
+
+
+class ExpectForm(Form):
+    """One expectation: a mapping with exactly one of these keys.
+
+    Three hold without being written: every step without an expectation of its own ends with its `result` and right
+    data, every process ends as its `expect_exit` says, every planned fault fires.
+    """
+
+    outcome: Outcome | None = None
+    never_above: Annotated[NeverAbove | None, _short("memory")] = None
+    ledger_empty: Annotated[LedgerEmpty | None, _short("at")] = None
+    view: ViewExpect | None = None
+    exit: ExitExpect | None = None
+    order: Order | None = None
+    calls: Calls | None = None
+    not_executed: Annotated[NotExecuted | None, _short("count")] = None
+    faults_fired: Annotated[FaultsFired | None, _short("count")] = None
+    values: Values | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> ExpectForm:
+        return _exactly_one(self, "an expectation has exactly one check")
+
+
+def _bare_expect(value: object) -> object:
+    return {value: None} if value in ("ledger_empty",) else value
+
+
+class ScenarioForm(Form):
+    """The keys of a scenario file."""
+
+    name: Annotated[str, Field(min_length=1, max_length=120)] = Field(description="what it is called")
+    doc: str = Field("", description="what it shows, for people")
+    tags: list[str] = Field([], description="free words to select it by")
+    report: list[str] = Field([], description="ids of public reports that it reproduces")
+    sweep: dict[str, list[Any]] = Field({}, description="values for `$name` anywhere below; one run for each combination")
+    node: NodeForm = Field(NodeForm(), description="the fake node")
+    containers: dict[Name, ContainerForm] = Field(min_length=1, description="by name")
+    faults: list[FaultForm] = Field([], description="planned faults")
+    expect: list[Annotated[ExpectForm, BeforeValidator(_bare_expect)]] = Field([], description="what must hold")
+    options: OptionsForm = Field(OptionsForm(), description="how the run is made")
+    timeout: Duration = Field(60_000_000_000, gt=0, description="then processes are killed and the run is invalid")
+    seed: Natural = Field(1, description="of everything random")
+
+
+for _form in (Fork, Exec, Parallel, StepItemForm):
+    _form.model_rebuild()
