@@ -1,0 +1,244 @@
+"""The native build: which sources become which library, with which flags. Used by setup.py and by hand.
+
+Targets take their sources by glob, so that a new C file needs no edit here. A library is linked to a temporary name
+and renamed, so that running processes keep the one they have mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.codegen import compiler as cc
+from lab.codegen import emit, engine, headers
+from lab.codegen._write import write_files, write_text
+from lab.codegen.failure import BuildError
+from lab.spec import load_hooks
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ("hl_errors.c", "hl_names.c", "hl_versions.c")  # linked everywhere; what a target does not use is dropped
+DEFINES = ("-D_GNU_SOURCE=", "-D__CUDA_API_VERSION_INTERNAL", "-DNVML_NO_UNVERSIONED_FUNC_DEFS")
+FLAGS = (
+    "-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-semantic-interposition",
+    "-ffunction-sections", "-fdata-sections", "-pthread",
+)  # fmt: skip
+SHARED = ("-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-Bsymbolic")
+INCLUDES = ("shim/include", "shim/common", "shim/region", "fakes/common")
+SANITIZERS = {
+    "address": ("-fsanitize=address", "-fno-omit-frame-pointer"),
+    "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One library or program."""
+
+    name: str
+    output: str
+    """Path under the native folder."""
+    sources: tuple[str, ...]
+    """Globs under the repository; the first one must match something."""
+    generated: tuple[str, ...] = GENERATED
+    soname: str = ""
+    """Of a shared library; empty: a program."""
+    export: str = ""
+    """Generated version script."""
+    visibility: str = "hidden"
+    needs: tuple[str, ...] = ()
+    """Targets whose outputs it is linked against."""
+    flags: tuple[str, ...] = field(default=())
+
+
+TARGETS = (
+    Target(
+        "region",
+        "libhooklab-region.so",
+        ("shim/region/*.c", "shim/common/*.c"),
+        soname="libhooklab-region.so",
+        export="region.map",
+        visibility="default",
+    ),
+    Target(
+        "fake-cuda",
+        "fake/libcuda.so.1",
+        ("fakes/cuda/*.c", "fakes/common/*.c", "shim/common/*.c"),
+        generated=(*GENERATED, "fake_cuda_stubs.c"),
+        soname="libcuda.so.1",
+        export="fake_cuda.map",
+    ),
+    Target(
+        "fake-nvml",
+        "fake/libnvidia-ml.so.1",
+        ("fakes/nvml/*.c", "fakes/common/*.c", "shim/common/*.c"),
+        generated=(*GENERATED, "fake_nvml_stubs.c"),
+        soname="libnvidia-ml.so.1",
+        export="fake_nvml.map",
+    ),
+    Target(
+        "preload",
+        "libhooklab-preload.so",
+        ("shim/preload/*.c", "shim/preload/*.S", "shim/region/*.c", "shim/common/*.c"),
+        soname="libhooklab-preload.so",
+        export="preload.map",
+    ),
+    Target(
+        "engine",
+        "libhooklab-engine.so",
+        ("shim/engine/*.c",),
+        generated=(),
+        soname="libhooklab-engine.so",
+        export="engine.map",
+    ),
+    Target("caller", "hooklab-caller", ("caller/*.c", "shim/common/*.c"), needs=("fake-cuda", "fake-nvml")),
+    Target("bench", "hooklab-bench", ("bench/*.c", "shim/common/*.c"), needs=("fake-cuda", "fake-nvml")),
+    Target("box", "hooklab-box", ("box/*.c",), generated=()),
+)
+BY_NAME = {target.name: target for target in TARGETS}
+
+
+def build(
+    *,
+    out: Path | None = None,
+    temp: Path | None = None,
+    only: Sequence[str] = (),
+    sanitize: str | None = None,
+    root: Path = ROOT,
+) -> list[Path]:
+    """Build targets (all of them by default) under `out`; returns the paths built. BuildError says why not."""
+    kind = sanitize or "native"
+    out = out or (root / "lab" / "_native" if not sanitize else root / "build" / kind / "out")
+    temp = temp or root / "build" / kind
+    if platform.system() != "Linux":
+        raise BuildError(f"the native parts are for Linux, this is {platform.system()}: use the pure-Python commands")
+    unknown = [name for name in only if name not in BY_NAME]
+    if unknown:
+        raise BuildError(f"{unknown[0]}: no such target; known are {', '.join(BY_NAME)}")
+    if not (root / "shim").is_dir():
+        raise BuildError(f"no C sources under {root}: build from a clone of the repository")
+    with _lock(temp):
+        job = Job(root, out, temp, sanitize)
+        targets = _ordered(only)
+        if not only:  # BRINGUP
+            targets = [t for t in targets if list(root.glob(t.sources[0]))]
+        return [job.make(target) for target in targets]
+
+
+@contextlib.contextmanager
+def _lock(temp: Path) -> Iterator[None]:
+    """One build at a time in a folder: two would write the same objects."""
+    temp.mkdir(parents=True, exist_ok=True)
+    with (temp / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _ordered(only: Sequence[str]) -> list[Target]:
+    wanted = set(only or BY_NAME)
+    for name in tuple(wanted):
+        wanted.update(BY_NAME[name].needs)
+    return [target for target in TARGETS if target.name in wanted]
+
+
+class Job:
+    """One run of the build: the tools and folders every target shares."""
+
+    def __init__(self, root: Path, out: Path, temp: Path, sanitize: str | None) -> None:
+        self.root, self.out, self.temp = root, out, temp
+        self.sanitizer = SANITIZERS[sanitize] if sanitize else ()
+        self.compiler = cc.find(temp)
+        self.headers = headers.find()
+        self.gen = temp / "gen"
+        write_files(self.gen, emit.emit())
+        self.info: dict[str, Any] = {
+            "compiler": self.compiler.version,
+            "headers": dict(self.headers.versions),
+            "names_hash": f"{load_hooks().hash:016x}",
+            "revision": _revision(root),
+            "sanitize": sanitize or "",
+        }
+
+    def make(self, target: Target) -> Path:
+        if target.name == "engine":
+            path = engine.make(self, target)
+        else:
+            path = self.link(target, self.objects(target, self.sources(target)))
+        self.record()
+        return path
+
+    def sources(self, target: Target) -> list[Path]:
+        found: list[Path] = []
+        for index, pattern in enumerate(target.sources):
+            matches = sorted(self.root.glob(pattern))
+            if not index and not matches:
+                raise BuildError(
+                    f"{target.name}: no source matches {pattern} under {self.root}: the clone is not complete"
+                )
+            found += matches
+        return found
+
+    def objects(self, target: Target, sources: Iterable[Path], extra: Iterable[str] = ()) -> list[Path]:
+        named = [(path, "-".join(path.relative_to(self.root).with_suffix("").parts)) for path in sources]
+        named += [(self.gen / name, f"gen-{Path(name).stem}") for name in target.generated]
+        return cc.compile_all(self.compiler, named, [*self.flags(target), *extra], self.temp / target.name)
+
+    def flags(self, target: Target) -> list[str]:
+        includes = [f"-I{self.gen}", *(f"-I{self.root / name}" for name in INCLUDES)]
+        vendor = [text for directory in self.headers.directories for text in ("-isystem", str(directory))]
+        return [
+            *FLAGS,
+            f"-fvisibility={target.visibility}",
+            *DEFINES,
+            *includes,
+            *vendor,
+            *target.flags,
+            *self.sanitizer,
+        ]
+
+    def link(self, target: Target, objects: Sequence[Path], extra: Sequence[str] = ()) -> Path:
+        path = self.out / target.output
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".tmp")
+        kind = [*SHARED, f"-Wl,-soname,{target.soname}", f"-Wl,--version-script={self.gen / target.export}"]
+        libraries = [str(self.out / BY_NAME[name].output) for name in target.needs]
+        command = [
+            *self.compiler.command,
+            *(kind if target.soname else ["-pie"]),
+            *("-Wl,--gc-sections", "-pthread", *self.sanitizer),
+            *map(str, objects),
+            *(["-Wl,--no-as-needed", *libraries] if libraries else []),
+            *("-Wl,--as-needed", *extra, "-ldl", "-lm", "-lrt"),
+            *("-o", str(partial)),
+        ]
+        cc.run(command, f"{target.output} does not link")
+        partial.replace(path)
+        return path
+
+    def record(self) -> None:
+        """build.json beside the natives: what they were made of."""
+        path = self.out / "build.json"
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            known = {}
+        write_text(path, json.dumps({**known, **self.info}, indent=1, sort_keys=True) + "\n")
+
+
+def _revision(root: Path) -> str:
+    """The commit the natives were built from, with '+' for a dirty tree; empty outside a clone."""
+    if not shutil.which("git") or not (root / ".git").exists():
+        return ""
+    git = ["git", "-C", str(root)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode:
+        return ""
+    dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

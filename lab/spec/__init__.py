@@ -1,0 +1,38 @@
+"""What exists: the hook table, byte layouts, GPU profiles, dialects and error codes, as data with loaders.
+
+Everything here is read from TOML files beside this module into frozen dataclasses; numpy is imported only when a
+dtype is asked for. A file that breaks a rule raises `SpecError` with one line that names file, thing, cause and mend.
+"""
+
+from lab.spec._dialects import Dialect, LedgerDialect, dialect_names, load_dialect
+from lab.spec._errors import ErrorCode, ErrorTable, load_errors
+from lab.spec._hooks import Hook, HookTable, Steps, load_hooks
+from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout, read_layout
+from lab.spec._toml import SpecError
+from lab.spec.profile import Driver, Profile, load_driver, load_profile, profile_names
+
+__all__ = [
+    "Dialect",
+    "Driver",
+    "ErrorCode",
+    "ErrorTable",
+    "Field",
+    "Hook",
+    "HookTable",
+    "Layout",
+    "LedgerDialect",
+    "Profile",
+    "SpecError",
+    "Steps",
+    "Struct",
+    "dialect_names",
+    "layout_names",
+    "load_dialect",
+    "load_driver",
+    "load_errors",
+    "load_hooks",
+    "load_layout",
+    "load_profile",
+    "profile_names",
+    "read_layout",
+]
