@@ -185,11 +185,12 @@ def parse_profile(text: str, *, source: str) -> Profile:
 def _constant(entry: Any, kind: type, where: str) -> Constant:
     if not isinstance(entry, dict) or set(entry) != {"value", "evidence", "source"}:
         raise ProfileError(f"{where}: must be {{value, evidence, source}}")
-    if type(entry["value"]) is not kind:
+    if isinstance(entry["value"], bool) or not isinstance(entry["value"], kind):
         raise ProfileError(f"{where}: value must be {kind.__name__}, is {entry['value']!r}")
     if entry["evidence"] not in EVIDENCE:
         raise ProfileError(f"{where}: evidence {entry['evidence']!r} is none of {', '.join(EVIDENCE)}")
-    return Constant(value=entry["value"], evidence=entry["evidence"], source=str(entry["source"]))
+    value = str(entry["value"]) if kind is str else int(entry["value"])
+    return Constant(value=value, evidence=entry["evidence"], source=str(entry["source"]))
 
 
 def load_driver(branch: str) -> Driver:
@@ -199,13 +200,11 @@ def load_driver(branch: str) -> Driver:
     if branch not in table:
         raise ProfileError(f"no driver generation {branch!r}; known: {', '.join(sorted(table))}")
     row = table[branch]
-    return Driver(
-        branch=branch, cuda=row["cuda"], driver=row["driver"], nvml=row["nvml"], evidence=row["evidence"]
-    )
+    return Driver(branch=branch, cuda=row["cuda"], driver=row["driver"], nvml=row["nvml"], evidence=row["evidence"])
 
 
 def device_uuid(seed: int, index: int) -> bytes:
-    """16 bytes that identify GPU ``index`` of a node made from ``seed``: the same on every machine (UUID version 4 form)."""
+    """16 bytes that identify GPU ``index`` of a node made from ``seed``, the same everywhere (UUID version 4 form)."""
     raw = bytearray(hashlib.sha256(f"hooklab gpu {seed} {index}".encode()).digest()[:16])
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80

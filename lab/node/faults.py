@@ -1,0 +1,115 @@
+"""Planned faults: what shall happen at the n-th call of a driver function, and how that is written into the node file.
+
+Faults live in the fake driver, so that they work under any interposer and hit the window between an interposer's check
+and its re-check.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.node.layout import constants
+from lab.spec import load_hooks
+
+Action = Literal["return", "delay", "kill", "meet", "stop", "lost"]
+Mode = Literal["nth", "every", "from"]
+Scope = Literal["process", "node", "container"]
+When = Literal["before", "after"]
+
+
+class FaultError(ValueError):
+    """A fault that cannot be planned; the text is one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One planned fault.
+
+    ``call`` counts from 1, by process unless ``scope`` says otherwise; ``mode``: only that call, every multiple of it,
+    or that and all later ones. ``process`` and ``container`` restrict whom it applies to (indices in the run).
+    """
+
+    name: str
+    action: Action
+    call: int = 1
+    mode: Mode = "nth"
+    scope: Scope = "process"
+    process: int | None = None
+    container: int | None = None
+    code: int = 0
+    delay_ns: int = 0
+    signal: int = int(signals.SIGKILL)
+    meet: int = 0
+    when: When = "before"
+
+    def check(self) -> None:
+        """:class:`FaultError` when the fault could never do what it says."""
+        where = f"fault at {self.name}"
+        hook = load_hooks().by_name.get(self.name)
+        if hook is None:
+            raise FaultError(f"{where}: the hook table has no such function; use its ELF name, e.g. cuMemAlloc_v2")
+        if hook.fake != "real":
+            raise FaultError(f"{where}: the fake driver has no body for it, so no call of it can be disturbed")
+        if self.call < 1:
+            raise FaultError(f"{where}: call is {self.call}, counted from 1")
+        if self.action == "delay" and self.delay_ns <= 0:
+            raise FaultError(f"{where}: a delay needs a duration above 0")
+        if self.action == "return" and self.code == 0:
+            raise FaultError(f"{where}: a returned code of 0 is no fault")
+        if self.action == "kill" and self.signal not in signals.valid_signals():
+            raise FaultError(f"{where}: {self.signal} is no signal number")
+        if self.action == "meet":
+            if self.meet < 2:
+                raise FaultError(f"{where}: meet is {self.meet}, at least two callers meet")
+            if self.scope != "process" and self.mode == "nth":
+                raise FaultError(f"{where}: meet of one call counted over the {self.scope} can hold one caller only")
+
+    def write(self, record: Any) -> None:
+        """Fill the ``hl_node_fault`` record (all but ``active``)."""
+        self.check()
+        table = constants()
+        record["name"] = load_hooks()[self.name].id
+        record["scope"] = table[f"HL_SCOPE_{self.scope.upper()}"]
+        record["mode"] = table[f"HL_FAULT_{self.mode.upper()}"]
+        record["process"] = -1 if self.process is None else self.process
+        record["container"] = -1 if self.container is None else self.container
+        record["call"] = self.call
+        record["action"] = table[f"HL_ACTION_{self.action.upper()}"]
+        record["code"] = self.code
+        record["delay_ns"] = self.delay_ns
+        record["signal"] = self.signal if self.action == "kill" else 0
+        record["meet"] = self.meet
+        record["when"] = table[f"HL_WHEN_{self.when.upper()}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A process as a MEET sees it. ``calls`` = its calls of the function so far (0 before it attached)."""
+
+    process: int
+    container: int
+    calls: int
+    waiting: bool
+
+
+def applies(fault: Fault, candidate: Candidate) -> bool:
+    """Whether the filters of the fault let the process in."""
+    process = fault.process is None or fault.process == candidate.process
+    return process and (fault.container is None or fault.container == candidate.container)
+
+
+def may_arrive(fault: Fault, candidate: Candidate) -> bool:
+    """Whether the process can still arrive at the meeting: it is not there already and its call is still to come."""
+    if candidate.waiting or not applies(fault, candidate):
+        return False
+    return fault.mode != "nth" or candidate.calls < fault.call
+
+
+def must_open(fault: Fault, candidates: list[Candidate]) -> bool:
+    """Whether the waiters of a MEET must be released: enough are there, or nobody else can come."""
+    waiting = sum(candidate.waiting for candidate in candidates)
+    if waiting == 0:
+        return False
+    return waiting >= fault.meet or not any(may_arrive(fault, candidate) for candidate in candidates)

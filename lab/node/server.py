@@ -1,0 +1,630 @@
+"""The server of a fake GPU node: hands out the node file, sees deaths, gives a dead process's memory back.
+
+One server a node, in the outermost PID namespace. Processes connect to its Unix socket (again after fork and exec);
+SO_PEERCRED gives the host PID; the connection's end-of-file is the death notice. Invariants:
+
+* the server's thread alone changes slots' states, generations and connections;
+* totals of a device change only under its account lock, which a dead holder never keeps: its torn change is undone;
+* a slot is free only after all its bytes are back and its meetings are over;
+* the clients need the server for attaching and dying only: if it stops, they go on with the mapped file.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import heapq
+import os
+import selectors
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from lab.node.faults import Candidate, Fault, must_open
+from lab.node.layout import Capacity, NodeFile, Words, constants, create_node_file, dtype
+from lab.node.model import NodeSnapshot, read_snapshot
+from lab.spec import load_hooks
+from lab.spec.profile import LATENCIES, Profile, device_uuid, load_driver, load_profile
+
+BLOCK_BYTES = 2 << 20
+MEMORY_SLACK_BYTES = 1 << 30  # above the cards' memory: managed memory and alignment inside a process's memory file
+MEET_TICK_S = 0.02  # how often waiting meetings are looked at: whether anybody can still come is not an event
+LOCK_RETRY_S = 0.001  # a holder needs well under a microsecond unless it is descheduled or stopped
+CLOSE_PATIENCE_S = 0.5
+LONGEST_SOCKET_PATH = 107
+
+
+class NodeError(RuntimeError):
+    """The node cannot be made as asked; the text is one line."""
+
+
+@dataclass
+class _Process:
+    """What the server alone knows of a slot in use."""
+
+    slot: int
+    pid: int
+    generation: int
+    connections: set[socket.socket] = field(default_factory=set)
+    dying: bool = False
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """A process that the run will start: it can still come to a meeting before it attached."""
+
+    index: int
+    container: int
+
+
+class NodeServer:
+    """A fake GPU node for the processes of one run. Use as a context manager.
+
+    ``gpus``: profile names or profiles, one a device (``profile`` is the short form of one). ``latencies``: None = no
+    modelled durations, ``"profile"`` = the profile's, or ns by name. ``time_scale``: 1.0 = modelled time is real time.
+    ``directory``: where node file and socket go (made if absent; default: a temporary one, removed at the end).
+    ``context_bytes`` replaces the profiles' context size. Memory sizes in bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpus: Sequence[str | Profile] = (),
+        profile: str | Profile | None = None,
+        driver: str = "580",
+        containers: Iterable[str] = (),
+        history_level: int = 1,
+        directory: str | os.PathLike[str] | None = None,
+        context_bytes: int | None = None,
+        latencies: Mapping[str, int] | str | None = None,
+        time_scale: float = 1.0,
+        seed: int = 0,
+        process_capacity: int = 1024,
+        fault_capacity: int = 64,
+    ) -> None:
+        wanted = list(gpus) or [profile or "a100-80g"]
+        self.profiles = tuple(load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in wanted)
+        self._driver = load_driver(driver)
+        self._latencies = latencies
+        self._context_bytes = context_bytes
+        self._seed = seed
+        self._time_scale = time_scale
+        self._history_level = history_level
+        self._capacity = Capacity(devices=len(self.profiles), processes=process_capacity, faults=fault_capacity)
+        self._container_names = list(containers)
+        self._owned = directory is None
+        self.directory = Path(tempfile.mkdtemp(prefix="hooklab-node-")) if directory is None else Path(directory)
+        self.path = self.directory / "node"
+        self.socket_path = self.directory / "node.sock"
+        self.memory_bytes = sum(gpu.cuda_total_bytes for gpu in self.profiles) + MEMORY_SLACK_BYTES
+        self._condition = threading.Condition(threading.RLock())
+        self._processes: dict[int, _Process] = {}  # by slot
+        self._by_pid: dict[int, _Process] = {}  # living ones
+        self._by_connection: dict[socket.socket, _Process | None] = {}
+        self._unused = iter(range(process_capacity))
+        self._freed: list[int] = []
+        self._generations: dict[int, int] = {}
+        self._faults: dict[int, Fault] = {}
+        self._expected: dict[int, _Expected] = {}
+        self._attached_total = 0
+        self._timers: list[tuple[float, int, int]] = []  # due (monotonic s), tie-break, slot to finish
+        self._timer_count = 0
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._file: NodeFile | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Make the node file, listen, serve from a thread of its own."""
+        if len(os.fsencode(self.socket_path)) > LONGEST_SOCKET_PATH:
+            raise NodeError(
+                f"{self.socket_path}: path of the node's socket is longer than {LONGEST_SOCKET_PATH} bytes; "
+                "choose a directory with a shorter path"
+            )
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            hooks = load_hooks()
+            self._file = create_node_file(
+                self.path, capacity=self._capacity, name_count=len(hooks), names_hash=hooks.hash
+            )
+        except FileExistsError:
+            raise NodeError(f"{self.path}: a node file is there already; choose another directory") from None
+        except OSError as error:
+            raise NodeError(f"{self.path}: cannot make the node file: {error.strerror}") from None
+        self._words = Words(self._file.base)
+        self._fill()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self._listener.setblocking(False)
+        try:
+            self._listener.bind(os.fspath(self.socket_path))
+        except OSError as error:
+            raise NodeError(f"{self.socket_path}: cannot listen: {error.strerror}") from None
+        self._listener.listen(4096)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="hooklab-node", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving, give every process's memory back, close the file (it stays when a directory was given)."""
+        if self._thread is None:
+            return
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        self._thread = None
+        with self._condition:
+            for connection in list(self._by_connection):
+                self._lost(connection)
+            give_up = time.monotonic() + CLOSE_PATIENCE_S
+            while self._processes and time.monotonic() < give_up:
+                for process in list(self._processes.values()):
+                    self._end(process)
+        self._selector.close()
+        self._listener.close()
+        os.close(self._wake)
+        self.socket_path.unlink(missing_ok=True)
+        self.file.close()
+        if self._owned:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def file(self) -> NodeFile:
+        """The mapped node file."""
+        if self._file is None:
+            raise NodeError("the node server is not started")
+        return self._file
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a guest process needs to find this node."""
+        return {"HOOKLAB_NODE": os.fspath(self.socket_path)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Copy the node file as it is now."""
+        shutil.copyfile(self.path, path)
+
+    # -- what the runner asks -------------------------------------------------------------------------------------
+
+    def register_container(self, name: str, *, limits: Sequence[int] = ()) -> int:
+        """Add a container; its index in the run. ``limits``: bytes by device, for display only."""
+        with self._condition:
+            index = int(self.file.header["container_count"])
+            if index >= int(self.file.header["container_capacity"]):
+                raise NodeError(f"container {name!r}: the node has room for {index} containers")
+            record = self.file.containers[index]
+            record["name"] = name.encode()[:63]
+            record["limit"][: len(limits)] = limits
+            self.file.header["container_count"] = index + 1
+            return index
+
+    def plan(self, fault: Fault) -> int:
+        """Plan a fault; its index in the node file. :class:`FaultError` when it makes no sense."""
+        with self._condition:
+            index = next((i for i in range(self._capacity.faults) if i not in self._faults), -1)
+            if index < 0:
+                raise NodeError(f"fault at {fault.name}: the node has room for {self._capacity.faults} faults")
+            record = np.zeros((), dtype("hl_node_fault"))
+            record["open"] = self._words.load32(self.file.fault_at(index, "open"))
+            fault.write(record)
+            self.file.faults[index] = record
+            self._faults[index] = fault
+            self.file.header["fault_count"] = max(int(self.file.header["fault_count"]), index + 1)
+            self._words.store32(self.file.fault_at(index, "active"), 1)
+        os.eventfd_write(self._wake, 1)
+        return index
+
+    def withdraw(self, index: int) -> None:
+        """Plan the fault no longer; whoever waits in it goes on."""
+        with self._condition:
+            self._words.store32(self.file.fault_at(index, "active"), 0)
+            self._words.open_meeting(index)
+            self._faults.pop(index, None)
+
+    def fired(self, index: int) -> int:
+        """How often a planned fault fired."""
+        return self._words.load64(self.file.fault_at(index, "fired"))
+
+    def expect(self, *, process: int, container: int) -> None:
+        """A process with this index will start: meetings wait for it until it has ended."""
+        with self._condition:
+            self._expected[process] = _Expected(process, container)
+
+    def ended(self, *, process: int) -> None:
+        """The process with this index is over, whether it ever attached or not."""
+        with self._condition:
+            self._expected.pop(process, None)
+        os.eventfd_write(self._wake, 1)
+
+    def snapshot(self) -> NodeSnapshot:
+        """Devices, containers and processes now."""
+        return read_snapshot(self.file, now_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+
+    def wait_attached(self, count: int, *, timeout: float = 30.0) -> None:
+        """Wait until ``count`` processes have attached since the start. TimeoutError says how many did."""
+        self._wait(lambda: self._attached_total >= count, lambda: f"{self._attached_total} of {count}", timeout)
+
+    def wait_live(self, count: int, *, timeout: float = 30.0) -> None:
+        """Wait until exactly ``count`` slots are in use (a dying process counts until its bytes are back)."""
+        self._wait(lambda: len(self._processes) == count, lambda: f"{len(self._processes)} live, not {count}", timeout)
+
+    def _wait(self, done: Callable[[], bool], state: Callable[[], str], timeout: float) -> None:
+        with self._condition:
+            if not self._condition.wait_for(lambda: self._failure is not None or done(), timeout):
+                raise TimeoutError(f"node {self.socket_path}: processes attached: {state()} after {timeout:g} s")
+            if self._failure is not None:
+                raise NodeError(f"node {self.socket_path}: the server failed: {self._failure}")
+
+    # -- the first contents of the file ---------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        header = self.file.header
+        header["driver_version"] = self._driver.cuda
+        header["driver_string"] = self._driver.driver.encode()
+        header["nvml_string"] = self._driver.nvml.encode()
+        header["server_pid"] = os.getpid()
+        header["history_level"] = self._history_level
+        header["time_scale_ppm"] = round(self._time_scale * 1_000_000)
+        header["profile"] = self.profiles[0].profile.encode()
+        for index, gpu in enumerate(self.profiles):
+            self._fill_device(self.file.devices[index], gpu, index)
+        for name in self._container_names:
+            self.register_container(name)
+
+    def _fill_device(self, record: Any, gpu: Profile, index: int) -> None:
+        record["name"] = gpu.name.encode()
+        record["uuid"] = np.frombuffer(device_uuid(self._seed, index), np.uint8)
+        record["total_bytes"] = gpu.cuda_total_bytes
+        record["nvml_total_bytes"] = gpu.nvml_total_bytes
+        record["nvml_reserved_bytes"] = gpu.nvml_reserved_bytes
+        record["context_bytes"] = gpu.context_bytes if self._context_bytes is None else self._context_bytes
+        record["block_bytes"] = BLOCK_BYTES
+        for target, source in _DEVICE_NUMBERS.items():
+            record[target] = gpu.number(source)
+        record["pci_bus"] = index + 1
+        record["minor_number"] = index
+        record["serial"] = f"{1_320_000_000_000 + self._seed % 1_000_000 * 1000 + index}".encode()
+        record["vbios"] = gpu.text("identity.vbios").encode()
+        for name, duration in self._durations(gpu).items():
+            record["latency_ns"][LATENCIES.index(name)] = duration
+
+    def _durations(self, gpu: Profile) -> Mapping[str, int]:
+        if self._latencies is None:
+            return {}
+        if isinstance(self._latencies, str):
+            if self._latencies != "profile":
+                raise NodeError(f"latencies {self._latencies!r}: give 'profile' or ns by name")
+            return gpu.latencies
+        unknown = sorted(set(self._latencies) - set(LATENCIES))
+        if unknown:
+            raise NodeError(f"latency {unknown[0]!r} is unknown; known: {', '.join(LATENCIES)}")
+        return self._latencies
+
+    # -- the server's thread --------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopping:
+                events = self._selector.select(self._patience())
+                with self._condition:
+                    for key, _ in events:
+                        self._handle(key.fileobj)
+                    self._run_timers()
+                    self._review_meetings()
+        except BaseException as error:  # a dead server must not look like a slow one to those who wait
+            with self._condition:
+                self._failure = error
+                self._condition.notify_all()
+            raise
+
+    def _patience(self) -> float | None:
+        with self._condition:
+            waits = []
+            if self._timers:
+                waits.append(max(0.0, self._timers[0][0] - time.monotonic()))
+            if any(fault.action == "meet" for fault in self._faults.values()):
+                waits.append(MEET_TICK_S)
+            return min(waits, default=None)
+
+    def _handle(self, source: Any) -> None:
+        if source is self._listener:
+            self._accept()
+        elif source == self._wake:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+        elif source in self._by_connection:
+            self._receive(source)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):  # they stay in the queue until a descriptor is free
+                    time.sleep(LOCK_RETRY_S)
+                return
+            connection.setblocking(False)
+            self._by_connection[connection] = None
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _receive(self, connection: socket.socket) -> None:
+        kind = dtype("hl_node_request")
+        try:
+            message = connection.recv(kind.itemsize + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._lost(connection)
+        elif self._by_connection[connection] is None:
+            self._attach(connection, message)
+
+    def _attach(self, connection: socket.socket, message: bytes) -> None:
+        table = constants()
+        kind = dtype("hl_node_request")
+        if len(message) != kind.itemsize:
+            self._refuse(connection, errno.EPROTO)
+            return
+        request = np.frombuffer(message, kind)[0]
+        if (int(request["magic"]), int(request["version"])) != (table["HL_NODE_MAGIC"], table["HL_NODE_VERSION"]):
+            self._refuse(connection, errno.EPROTO)
+            return
+        wanted = int(request["kind"])
+        if wanted == table["HL_REQUEST_PING"]:
+            self._send(connection, status=0, process=None, descriptors=[self.file.descriptor])
+            return
+        container = int(request["container"])
+        known = -1 <= container < int(self.file.header["container_count"])
+        if wanted not in (table["HL_REQUEST_ATTACH_CUDA"], table["HL_REQUEST_ATTACH_NVML"]) or not known:
+            self._refuse(connection, errno.EINVAL)
+            return
+        pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        if pid <= 0:
+            self._refuse(connection, errno.ESRCH)  # it is no process of this PID namespace or one below
+            return
+        self._settle_pid(pid)
+        process = self._by_pid.get(pid) or self._take_slot(pid, request)
+        if process is None:
+            self._refuse(connection, errno.ENOSPC)
+            return
+        process.connections.add(connection)
+        self._by_connection[connection] = process
+        self.file.processes[process.slot]["connections"] = len(process.connections)
+        self._reply_attached(connection, process, memory=wanted == table["HL_REQUEST_ATTACH_CUDA"])
+        self._condition.notify_all()
+
+    def _settle_pid(self, pid: int) -> None:
+        """Handle ends-of-file of this PID's earlier connections first: exec closed them, or the PID is another's."""
+        process = self._by_pid.get(pid)
+        if process is None:
+            return
+        for connection in list(process.connections):
+            try:
+                ended = connection.recv(1, socket.MSG_PEEK) == b""
+            except BlockingIOError:
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                self._lost(connection)
+
+    def _take_slot(self, pid: int, request: Any) -> _Process | None:
+        slot = next(self._unused, None)  # a dead process's numbers stay readable as long as there are fresh slots
+        if slot is None:
+            if not self._freed:
+                return None
+            slot = self._freed.pop(0)
+        generation = self._generations.get(slot, 0) + 1
+        self._generations[slot] = generation
+        process = _Process(slot, pid, generation)
+        self._words.fold_calls(slot)
+        self.file.processes[slot] = np.zeros((), dtype("hl_node_process"))
+        record = self.file.processes[slot]
+        record["generation"] = generation
+        record["host_pid"] = pid
+        record["ns_pid"] = request["ns_pid"]
+        record["container"] = request["container"]
+        record["index"] = request["index"]
+        record["start_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        record["comm"] = _proc(pid, "comm").strip()[:31]
+        record["command"] = _proc(pid, "cmdline").split(b"\0", 1)[0][:255]
+        self._words.store32(self.file.process_at(slot, "state"), constants()["HL_PROCESS_LIVE"])
+        self._processes[slot] = process
+        self._by_pid[pid] = process
+        self._attached_total += 1
+        return process
+
+    def _reply_attached(self, connection: socket.socket, process: _Process, *, memory: bool) -> None:
+        descriptors = [self.file.descriptor]
+        arena = -1
+        try:
+            if memory:
+                arena = os.memfd_create(f"hooklab-gpu-{process.pid}", os.MFD_CLOEXEC)
+                os.ftruncate(arena, self.memory_bytes)
+                descriptors.append(arena)
+            self._send(connection, status=0, process=process, descriptors=descriptors)
+        except OSError as error:
+            self._refuse(connection, error.errno or errno.EIO)
+        finally:
+            if arena >= 0:
+                os.close(arena)
+
+    def _send(
+        self, connection: socket.socket, *, status: int, process: _Process | None, descriptors: list[int]
+    ) -> None:
+        reply = np.zeros((), dtype("hl_node_reply"))
+        reply["magic"] = constants()["HL_NODE_MAGIC"]
+        reply["version"] = constants()["HL_NODE_VERSION"]
+        reply["status"] = status
+        if process is not None:
+            reply["slot"] = process.slot
+            reply["host_pid"] = process.pid
+            reply["generation"] = process.generation
+        if len(descriptors) > 1:
+            reply["memory_bytes"] = self.memory_bytes
+        rights = array.array("i", descriptors)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
+        try:
+            connection.sendmsg([reply.tobytes()], ancillary)
+        except (BrokenPipeError, ConnectionResetError):  # it died meanwhile: its end-of-file is on the way
+            return
+
+    def _refuse(self, connection: socket.socket, error: int) -> None:
+        with contextlib.suppress(OSError):
+            self._send(connection, status=error, process=None, descriptors=[])
+        self._lost(connection)
+
+    # -- deaths ---------------------------------------------------------------------------------------------------
+
+    def _drop(self, connection: socket.socket) -> _Process | None:
+        process = self._by_connection.pop(connection, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+        connection.close()
+        if process is not None:
+            process.connections.discard(connection)
+            self.file.processes[process.slot]["connections"] = len(process.connections)
+        return process
+
+    def _lost(self, connection: socket.socket) -> None:
+        process = self._drop(connection)
+        if process is None or process.connections or process.dying:
+            return
+        process.dying = True
+        if self._by_pid.get(process.pid) is process:
+            del self._by_pid[process.pid]
+        self._words.store32(self.file.process_at(process.slot, "state"), constants()["HL_PROCESS_DYING"])
+        self._words.undo(process.slot)
+        self._words.leave_meeting(process.slot)
+        delay = self._exit_delay(process.slot)
+        if delay > 0:
+            self._later(delay, process.slot)
+        else:
+            self._end(process)
+
+    def _exit_delay(self, slot: int) -> float:
+        """Seconds the driver takes to give the memory back, from the devices the process had a context on."""
+        position = constants()["HL_LATENCY_PROCESS_EXIT"]
+        held = self.file.processes[slot]["device"]["bytes"].sum(axis=1)
+        durations = [
+            int(self.file.devices[index]["latency_ns"][position]) for index in range(len(self.profiles)) if held[index]
+        ]
+        return max(durations, default=0) * self._time_scale / 1e9
+
+    def _later(self, delay: float, slot: int) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (time.monotonic() + delay, self._timer_count, slot))
+
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            _, _, slot = heapq.heappop(self._timers)
+            process = self._processes.get(slot)
+            if process is not None and process.dying:
+                self._end(process)
+
+    def _end(self, process: _Process) -> None:
+        """Give all bytes of the slot back and free it. Where somebody else holds a lock now, try again soon: waiting
+        here could wait for a holder that is dead and whose notice lies unread."""
+        if not self._words.bury(process.slot):
+            self._later(LOCK_RETRY_S, process.slot)
+            return
+        self._words.store32(self.file.process_at(process.slot, "state"), constants()["HL_PROCESS_FREE"])
+        self._processes.pop(process.slot, None)
+        self._freed.append(process.slot)
+        self._condition.notify_all()
+
+    # -- meetings -------------------------------------------------------------------------------------------------
+
+    def _review_meetings(self) -> None:
+        for index, fault in self._faults.items():
+            if fault.action == "meet" and must_open(fault, self._candidates(index, fault)):
+                self._words.open_meeting(index)
+
+    def _candidates(self, index: int, fault: Fault) -> list[Candidate]:
+        name = load_hooks()[fault.name].id
+        generation = self._words.load32(self.file.fault_at(index, "open"))
+        mark = generation << 32 | index + 1
+        found, seen = [], set()
+        for process in self._processes.values():
+            if process.dying:
+                continue
+            record = self.file.processes[process.slot]
+            seen.add(int(record["index"]))
+            found.append(
+                Candidate(
+                    process=int(record["index"]),
+                    container=int(record["container"]),
+                    calls=int(self.file.process_calls[process.slot, name]),
+                    waiting=self._words.load64(self.file.process_at(process.slot, "meet")) == mark,
+                )
+            )
+        for expected in self._expected.values():
+            if expected.index not in seen:
+                found.append(Candidate(process=expected.index, container=expected.container, calls=0, waiting=False))
+        return found
+
+
+_DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
+    "nvml_context_extra": "memory.nvml_context_extra",
+    "sm_count": "compute.sm_count",
+    "threads_per_sm": "compute.threads_per_sm",
+    "cc_major": "compute.compute_major",
+    "cc_minor": "compute.compute_minor",
+    "clock_khz": "compute.clock_khz",
+    "memory_clock_khz": "memory.clock_khz",
+    "bus_width_bits": "memory.bus_width_bits",
+    "l2_bytes": "memory.l2_bytes",
+    "power_limit_mw": "power.limit_mw",
+    "temperature_c": "power.temperature_c",
+    "architecture": "identity.architecture",
+    "brand": "identity.brand",
+    "ecc": "memory.ecc",
+    "bar1_bytes": "memory.bar1_bytes",
+    "idle_power_mw": "power.idle_mw",
+    "fan_count": "power.fan_count",
+    "pcie_generation": "bus.pcie_generation",
+    "pcie_width": "bus.pcie_width",
+    "pci_device_id": "identity.pci_device_id",
+    "pci_subsystem_id": "identity.pci_subsystem_id",
+    "idle_clock_khz": "compute.idle_clock_khz",
+    "registers_per_sm": "compute.registers_per_sm",
+    "shared_bytes_per_sm": "compute.shared_bytes_per_sm",
+    "shared_bytes_optin": "compute.shared_bytes_optin",
+    "blocks_per_sm": "compute.blocks_per_sm",
+    "copy_engines": "compute.copy_engines",
+    "cores_per_sm": "compute.cores_per_sm",
+}
+
+
+def _proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it died between connecting and now
+        return b""
