@@ -185,11 +185,11 @@ def parse_profile(text: str, *, source: str) -> Profile:
 def _constant(entry: Any, kind: type, where: str) -> Constant:
     if not isinstance(entry, dict) or set(entry) != {"value", "evidence", "source"}:
         raise ProfileError(f"{where}: must be {{value, evidence, source}}")
-    if isinstance(entry["value"], bool) or not isinstance(entry["value"], kind):
-        raise ProfileError(f"{where}: value must be {kind.__name__}, is {entry['value']!r}")
+    value = entry["value"]
+    if type(value) is not kind:
+        raise ProfileError(f"{where}: value must be {kind.__name__}, is {value!r}")
     if entry["evidence"] not in EVIDENCE:
         raise ProfileError(f"{where}: evidence {entry['evidence']!r} is none of {', '.join(EVIDENCE)}")
-    value = str(entry["value"]) if kind is str else int(entry["value"])
     return Constant(value=value, evidence=entry["evidence"], source=str(entry["source"]))
 
 
