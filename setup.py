@@ -4,6 +4,7 @@ Everything else is in pyproject.toml. On systems other than Linux the wheel is p
 """
 
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT))
 NATIVE = platform.system() == "Linux"
 
 
@@ -49,14 +49,14 @@ class BdistWheel(bdist_wheel):
 
 
 def build_natives(out):
-    """Run the build driver; a missing tool is one line, not a traceback."""
-    from lab.codegen.build import build
-    from lab.codegen.failure import BuildError
+    """Run the build driver in its own interpreter: what setuptools has imported must not be frozen into the engine.
 
-    try:
-        build(out=out.absolute(), temp=ROOT / "build" / "native")
-    except BuildError as error:
-        sys.exit(f"hooklab build: {error}")
+    A failure has been said in one line; SystemExit, so that setuptools neither adds a traceback nor goes on without
+    natives.
+    """
+    command = [sys.executable, "-m", "lab.codegen", "build", "--out", str(out.absolute())]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        sys.exit(1)
 
 
 setup(cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel}, distclass=BinaryDistribution)
