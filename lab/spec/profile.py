@@ -186,7 +186,7 @@ def _constant(entry: Any, kind: type, where: str) -> Constant:
     if not isinstance(entry, dict) or set(entry) != {"value", "evidence", "source"}:
         raise ProfileError(f"{where}: must be {{value, evidence, source}}")
     value = entry["value"]
-    if type(value) is not kind:
+    if not isinstance(value, (int, str)) or type(value) is not kind:
         raise ProfileError(f"{where}: value must be {kind.__name__}, is {value!r}")
     if entry["evidence"] not in EVIDENCE:
         raise ProfileError(f"{where}: evidence {entry['evidence']!r} is none of {', '.join(EVIDENCE)}")
