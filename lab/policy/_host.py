@@ -1,0 +1,44 @@
+"""The engine's side of a policy: what the C host asks for once, when it starts.
+
+Runs inside the private interpreter only. The C host holds the returned objects for the life of the process and calls
+the methods one at a time.
+"""
+
+import sys
+
+from lab.policy._load import PolicyError, load, one_line
+
+# HL_ENGINE_HAS_* of engine.h, in the order of the optional methods in what `prepare` returns.
+_OPTIONAL = (("settle", 1), ("release", 2), ("lease", 4), ("observe", 8))
+
+
+def prepare(spec: str, pacing: str) -> tuple[object, ...]:
+    """(features, admit, settle, release, lease, observe, bool, None); absent methods are None.
+
+    Raises PolicyError when the policy cannot be used or a pacing policy is named that does not exist.
+    """
+    # A policy that prints would write into the streams of the process under test; with None print does nothing.
+    sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None  # type: ignore[misc]
+    sys.unraisablehook = lambda unraisable: None
+    if pacing:
+        raise PolicyError(f"HOOKLAB_PACING={pacing}: this engine has no pacing policies; unset it or name a --policy")
+    if spec and not spec.startswith("/"):
+        raise PolicyError(f"{spec}: the path of a policy file must be absolute")
+    policy = load(spec)
+    features = 0
+    methods: list[object] = []
+    for name, bit in _OPTIONAL:
+        method = getattr(policy, name, None)
+        methods.append(method)
+        if method is not None:
+            features |= bit
+    return (features, policy.admit, *methods, bool, None)
+
+
+def describe(error: BaseException) -> str:
+    """One line for the log; never raises."""
+    try:
+        return one_line(error)[:900]
+    except BaseException:
+        return f"{type(error).__name__} (its text cannot be had)"
