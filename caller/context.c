@@ -12,30 +12,21 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int own_contexts;
 static _Thread_local CUcontext current;
 
-CUcontext current_context(void)
-{
-    return current;
-}
+CUcontext current_context(void) { return current; }
 
-int32_t adopt_context(const struct how *how, CUcontext context)
-{
+int32_t adopt_context(const struct how *how, CUcontext context) {
     int32_t result = CALL(how, cuCtxSetCurrent, context);
-    if (result == CUDA_SUCCESS)
-        current = context;
+    if (result == CUDA_SUCCESS) current = context;
     return result;
 }
 
-static int32_t device_handle(const struct how *how, int device, CUdevice *handle)
-{
+static int32_t device_handle(const struct how *how, int device, CUdevice *handle) {
     return CALL(how, cuDeviceGet, handle, device);
 }
 
-int32_t ensure_context(const struct how *how, int device, struct outcome *out)
-{
-    if (atomic_load(&own_contexts))
-        return CUDA_SUCCESS;
-    if (device < 0 || device >= DEVICES)
-        return CUDA_ERROR_INVALID_DEVICE;
+int32_t ensure_context(const struct how *how, int device, struct outcome *out) {
+    if (atomic_load(&own_contexts)) return CUDA_SUCCESS;
+    if (device < 0 || device >= DEVICES) return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&lock);
     int32_t result = CUDA_SUCCESS;
     if (!primary[device]) {
@@ -45,38 +36,33 @@ int32_t ensure_context(const struct how *how, int device, struct outcome *out)
         if (result == CUDA_SUCCESS) {
             out->name = caller_hook_id(C_cuDevicePrimaryCtxRetain);
             result = CALL(how, cuDevicePrimaryCtxRetain, &primary[device], handle);
-            if (result != CUDA_SUCCESS)
-                primary[device] = NULL;
+            if (result != CUDA_SUCCESS) primary[device] = NULL;
         }
     }
     CUcontext context = primary[device];
     pthread_mutex_unlock(&lock);
-    if (result != CUDA_SUCCESS || current == context)
-        return result;
+    if (result != CUDA_SUCCESS || current == context) return result;
     out->name = caller_hook_id(C_cuCtxSetCurrent);
     return adopt_context(how, context);
 }
 
-void step_init(const struct play *play, struct outcome *out)
-{
+void step_init(const struct play *play, struct outcome *out) {
     out->name = caller_hook_id(C_cuInit);
     out->result = CALL(&play->how, cuInit, (unsigned)step_number(play->step, "flags", 0));
 }
 
-void step_sync(const struct play *play, struct outcome *out)
-{
+void step_sync(const struct play *play, struct outcome *out) {
     out->name = caller_hook_id(C_cuCtxSynchronize);
     out->result = CALL(&play->how, cuCtxSynchronize);
 }
 
-static void remember(const struct play *play, CUcontext context)
-{
-    struct object *object = object_add(step_text(play->step, "as", "context"), OBJECT_CONTEXT, (uint64_t)(uintptr_t)context);
+static void remember(const struct play *play, CUcontext context) {
+    struct object *object =
+        object_add(step_text(play->step, "as", "context"), OBJECT_CONTEXT, (uint64_t)(uintptr_t)context);
     object->device = play->device;
 }
 
-void step_context(const struct play *play, struct outcome *out)
-{
+void step_context(const struct play *play, struct outcome *out) {
     const struct how *how = &play->how;
     const char *op = step_text(play->step, "op", "retain");
     struct object *object = object_find(step_text(play->step, "what", "context"), OBJECT_CONTEXT);
@@ -87,8 +73,7 @@ void step_context(const struct play *play, struct outcome *out)
     if (by_device) {
         out->name = caller_hook_id(C_cuDeviceGet);
         out->result = device_handle(how, play->device, &handle);
-        if (out->result != CUDA_SUCCESS)
-            return;
+        if (out->result != CUDA_SUCCESS) return;
     } else if (!object && strcmp(op, "pop") != 0) {
         out->result = STEP_SKIPPED;
         return;
@@ -116,14 +101,12 @@ void step_context(const struct play *play, struct outcome *out)
     } else if (!strcmp(op, "destroy")) {
         out->name = caller_hook_id(C_cuCtxDestroy_v2);
         out->result = CALL(how, cuCtxDestroy_v2, context);
-        if (current == context)
-            current = NULL;
+        if (current == context) current = NULL;
         object_drop(object);
     } else if (!strcmp(op, "push")) {
         out->name = caller_hook_id(C_cuCtxPushCurrent_v2);
         out->result = CALL(how, cuCtxPushCurrent_v2, context);
-        if (out->result == CUDA_SUCCESS)
-            current = context;
+        if (out->result == CUDA_SUCCESS) current = context;
     } else {
         out->name = caller_hook_id(C_cuCtxPopCurrent_v2);
         out->result = CALL(how, cuCtxPopCurrent_v2, &context);

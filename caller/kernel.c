@@ -12,66 +12,58 @@
 static const char SENTENCE[] = "the little gpu man says you've got mail";
 #define SENTENCE_BYTES (sizeof SENTENCE - 1)
 
-static const char VADD[] =
-    ".visible .entry vadd(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u32 pn)\n"
-    "{\n"
-    " .reg .pred %p<2>; .reg .b32 %r<6>; .reg .b64 %d<8>; .reg .f32 %f<4>;\n"
-    " mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n"
-    " mad.lo.s32 %r4, %r1, %r2, %r3;\n"
-    " ld.param.u32 %r5, [pn];\n"
-    " setp.ge.u32 %p1, %r4, %r5;\n"
-    " @%p1 bra DONE;\n"
-    " ld.param.u64 %d1, [pa]; ld.param.u64 %d2, [pb]; ld.param.u64 %d3, [pc];\n"
-    " cvta.to.global.u64 %d1, %d1; cvta.to.global.u64 %d2, %d2; cvta.to.global.u64 %d3, %d3;\n"
-    " mul.wide.u32 %d4, %r4, 4;\n"
-    " add.s64 %d5, %d1, %d4; add.s64 %d6, %d2, %d4; add.s64 %d7, %d3, %d4;\n"
-    " ld.global.f32 %f1, [%d5]; ld.global.f32 %f2, [%d6];\n"
-    " add.f32 %f3, %f1, %f2;\n"
-    " st.global.f32 [%d7], %f3;\n"
-    "DONE:\n ret;\n}\n";
+static const char VADD[] = ".visible .entry vadd(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u32 pn)\n"
+                           "{\n"
+                           " .reg .pred %p<2>; .reg .b32 %r<6>; .reg .b64 %d<8>; .reg .f32 %f<4>;\n"
+                           " mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n"
+                           " mad.lo.s32 %r4, %r1, %r2, %r3;\n"
+                           " ld.param.u32 %r5, [pn];\n"
+                           " setp.ge.u32 %p1, %r4, %r5;\n"
+                           " @%p1 bra DONE;\n"
+                           " ld.param.u64 %d1, [pa]; ld.param.u64 %d2, [pb]; ld.param.u64 %d3, [pc];\n"
+                           " cvta.to.global.u64 %d1, %d1; cvta.to.global.u64 %d2, %d2; cvta.to.global.u64 %d3, %d3;\n"
+                           " mul.wide.u32 %d4, %r4, 4;\n"
+                           " add.s64 %d5, %d1, %d4; add.s64 %d6, %d2, %d4; add.s64 %d7, %d3, %d4;\n"
+                           " ld.global.f32 %f1, [%d5]; ld.global.f32 %f2, [%d6];\n"
+                           " add.f32 %f3, %f1, %f2;\n"
+                           " st.global.f32 [%d7], %f3;\n"
+                           "DONE:\n ret;\n}\n";
 
-static const char MAIL[] =
-    ".visible .entry mail(.param .u64 po, .param .u32 pn)\n"
-    "{\n"
-    " .reg .pred %p<2>; .reg .b32 %r<8>; .reg .b64 %d<6>;\n"
-    " mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n"
-    " mad.lo.s32 %r4, %r1, %r2, %r3;\n"
-    " ld.param.u32 %r5, [pn];\n"
-    " setp.ge.u32 %p1, %r4, %r5;\n"
-    " @%p1 bra DONE;\n"
-    " rem.u32 %r6, %r4, 39;\n"
-    " cvt.u64.u32 %d1, %r6; mov.u64 %d2, sentence; add.s64 %d2, %d2, %d1;\n"
-    " ld.global.u8 %r7, [%d2];\n"
-    " ld.param.u64 %d3, [po]; cvta.to.global.u64 %d3, %d3;\n"
-    " cvt.u64.u32 %d4, %r4; add.s64 %d3, %d3, %d4;\n"
-    " st.global.u8 [%d3], %r7;\n"
-    "DONE:\n ret;\n}\n";
+static const char MAIL[] = ".visible .entry mail(.param .u64 po, .param .u32 pn)\n"
+                           "{\n"
+                           " .reg .pred %p<2>; .reg .b32 %r<8>; .reg .b64 %d<6>;\n"
+                           " mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n"
+                           " mad.lo.s32 %r4, %r1, %r2, %r3;\n"
+                           " ld.param.u32 %r5, [pn];\n"
+                           " setp.ge.u32 %p1, %r4, %r5;\n"
+                           " @%p1 bra DONE;\n"
+                           " rem.u32 %r6, %r4, 39;\n"
+                           " cvt.u64.u32 %d1, %r6; mov.u64 %d2, sentence; add.s64 %d2, %d2, %d1;\n"
+                           " ld.global.u8 %r7, [%d2];\n"
+                           " ld.param.u64 %d3, [po]; cvta.to.global.u64 %d3, %d3;\n"
+                           " cvt.u64.u32 %d4, %r4; add.s64 %d3, %d3, %d4;\n"
+                           " st.global.u8 [%d3], %r7;\n"
+                           "DONE:\n ret;\n}\n";
 
-static const char SPIN[] =
-    ".visible .entry %s(.param .u64 duration)\n"
-    "{\n"
-    " .reg .pred %%p<2>; .reg .b64 %%d<5>;\n"
-    " ld.param.u64 %%d1, [duration];\n"
-    " mov.u64 %%d2, %%globaltimer;\n"
-    "AGAIN:\n"
-    " mov.u64 %%d3, %%globaltimer;\n"
-    " sub.u64 %%d4, %%d3, %%d2;\n"
-    " setp.lt.u64 %%p1, %%d4, %%d1;\n"
-    " @%%p1 bra AGAIN;\n"
-    " ret;\n}\n";
+static const char SPIN[] = ".visible .entry %s(.param .u64 duration)\n"
+                           "{\n"
+                           " .reg .pred %%p<2>; .reg .b64 %%d<5>;\n"
+                           " ld.param.u64 %%d1, [duration];\n"
+                           " mov.u64 %%d2, %%globaltimer;\n"
+                           "AGAIN:\n"
+                           " mov.u64 %%d3, %%globaltimer;\n"
+                           " sub.u64 %%d4, %%d3, %%d2;\n"
+                           " setp.lt.u64 %%p1, %%d4, %%d1;\n"
+                           " @%%p1 bra AGAIN;\n"
+                           " ret;\n}\n";
 
-static int is_builtin(const char *kernel)
-{
-    return strcmp(kernel, "vadd") == 0 || strcmp(kernel, "mail") == 0;
-}
+static int is_builtin(const char *kernel) { return strcmp(kernel, "vadd") == 0 || strcmp(kernel, "mail") == 0; }
 
 /* PTX text of a module that has the kernel; NULL asks for the image with both built-in kernels. */
-static char *image(const char *kernel)
-{
+static char *image(const char *kernel) {
     size_t size = sizeof HEAD + sizeof VADD + sizeof MAIL + 512;
     char *text = malloc(size);
-    if (!text)
-        abort();
+    if (!text) abort();
     size_t used = (size_t)snprintf(text, size, "%s", HEAD);
     if (kernel && !is_builtin(kernel)) {
         snprintf(text + used, size - used, SPIN, kernel);
@@ -84,8 +76,7 @@ static char *image(const char *kernel)
     return text;
 }
 
-static char *file_image(const char *path)
-{
+static char *file_image(const char *path) {
     FILE *file = fopen(path, "re");
     char *text = NULL;
     if (file && fseek(file, 0, SEEK_END) == 0) {
@@ -97,13 +88,11 @@ static char *file_image(const char *path)
             text = NULL;
         }
     }
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     return text;
 }
 
-void step_module(const struct play *play, struct outcome *out)
-{
+void step_module(const struct play *play, struct outcome *out) {
     const char *label = step_text(play->step, "as", step_text(play->step, "what", "module"));
     if (strcmp(step_text(play->step, "op", "load"), "unload") == 0) {
         struct object *object = object_find(label, OBJECT_MODULE);
@@ -127,52 +116,51 @@ void step_module(const struct play *play, struct outcome *out)
     }
     out->result = CALL(&play->how, cuModuleLoadData, &module, text);
     free(text);
-    if (out->result == CUDA_SUCCESS)
-        object_add(label, OBJECT_MODULE, (uint64_t)(uintptr_t)module);
+    if (out->result == CUDA_SUCCESS) object_add(label, OBJECT_MODULE, (uint64_t)(uintptr_t)module);
     out->b = (uint64_t)(uintptr_t)module;
 }
 
-static int32_t find_function(const struct play *play, const char *kernel, CUfunction *function, struct outcome *out)
-{
+static int32_t find_function(const struct play *play, const char *kernel, CUfunction *function, struct outcome *out) {
     char label[80];
     struct object *object = object_find(step_text(play->step, "module", "module"), OBJECT_MODULE);
-    snprintf(label, sizeof label, "image of %.60s %p", is_builtin(kernel) ? "builtin" : kernel, (void *)current_context());
-    if (!object)
-        object = object_find(label, OBJECT_MODULE);
+    snprintf(label, sizeof label, "image of %.60s %p", is_builtin(kernel) ? "builtin" : kernel,
+             (void *)current_context());
+    if (!object) object = object_find(label, OBJECT_MODULE);
     if (!object) {
         CUmodule module = NULL;
         char *text = image(kernel);
         out->name = caller_hook_id(C_cuModuleLoadData);
         int32_t result = CALL(&play->how, cuModuleLoadData, &module, text);
         free(text);
-        if (result != CUDA_SUCCESS)
-            return result;
+        if (result != CUDA_SUCCESS) return result;
         object = object_add(label, OBJECT_MODULE, (uint64_t)(uintptr_t)module);
     }
     out->name = caller_hook_id(C_cuModuleGetFunction);
-    return CALL(&play->how, cuModuleGetFunction, function, (CUmodule)(uintptr_t)object->handle, kernel); /* NOLINT: a handle */
+    return CALL(&play->how, cuModuleGetFunction, function, (CUmodule)(uintptr_t)object->handle,
+                kernel); /* NOLINT: a handle */
 }
 
-struct shape { unsigned blocks, threads; uint64_t count; };
+struct shape {
+    unsigned blocks, threads;
+    uint64_t count;
+};
 
 static int32_t launch(const struct play *play, CUfunction function, const struct shape *shape, void **arguments,
-                      struct outcome *out)
-{
+                      struct outcome *out) {
     int32_t result = CUDA_SUCCESS;
     out->name = caller_hook_id(C_cuLaunchKernel);
     for (uint64_t i = 0; i < shape->count && result == CUDA_SUCCESS; i++)
-        result = CALL(&play->how, cuLaunchKernel, function, shape->blocks, 1, 1, shape->threads, 1, 1, 0, NULL, arguments, NULL);
+        result = CALL(&play->how, cuLaunchKernel, function, shape->blocks, 1, 1, shape->threads, 1, 1, 0, NULL,
+                      arguments, NULL);
     if (result == CUDA_SUCCESS) {
         out->name = caller_hook_id(C_cuCtxSynchronize);
         result = CALL(&play->how, cuCtxSynchronize);
-        if (result == CUDA_SUCCESS)
-            out->name = caller_hook_id(C_cuLaunchKernel);
+        if (result == CUDA_SUCCESS) out->name = caller_hook_id(C_cuLaunchKernel);
     }
     return result;
 }
 
-static int32_t buffers(const struct play *play, CUdeviceptr *pointers, int count, uint64_t bytes, struct outcome *out)
-{
+static int32_t buffers(const struct play *play, CUdeviceptr *pointers, int count, uint64_t bytes, struct outcome *out) {
     for (int i = 0; i < count; i++) {
         out->name = caller_hook_id(C_cuMemAlloc_v2);
         int32_t result = CALL(&play->how, cuMemAlloc_v2, &pointers[i], bytes);
@@ -184,14 +172,13 @@ static int32_t buffers(const struct play *play, CUdeviceptr *pointers, int count
     return CUDA_SUCCESS;
 }
 
-static void run_vadd(const struct play *play, CUfunction function, const struct shape *shape, uint32_t n, struct outcome *out)
-{
+static void run_vadd(const struct play *play, CUfunction function, const struct shape *shape, uint32_t n,
+                     struct outcome *out) {
     const struct how *how = &play->how;
     CUdeviceptr device[3] = {0};
     uint64_t bytes = 4ull * n;
     float *host = malloc(3 * bytes + 1);
-    if (!host)
-        abort();
+    if (!host) abort();
     for (uint32_t i = 0; i < n; i++) {
         host[i] = (float)(i % 4096) * 0.5f;
         host[n + i] = (float)(i % 1000) * 0.25f + 1.0f;
@@ -208,23 +195,20 @@ static void run_vadd(const struct play *play, CUfunction function, const struct 
     }
     if (out->result == CUDA_SUCCESS) {
         out->result = CALL(how, cuMemcpyDtoH_v2, host + 2 * (uint64_t)n, device[2], bytes);
-        for (uint32_t i = 0; i < n; i++)
-            out->b += host[2 * (uint64_t)n + i] != host[i] + host[n + i];
+        for (uint32_t i = 0; i < n; i++) out->b += host[2 * (uint64_t)n + i] != host[i] + host[n + i];
         out->a = out->b == 0;
     }
     for (int i = 0; i < 3; i++)
-        if (device[i])
-            (void)CALL(how, cuMemFree_v2, device[i]);
+        if (device[i]) (void)CALL(how, cuMemFree_v2, device[i]);
     free(host);
 }
 
-static void run_mail(const struct play *play, CUfunction function, const struct shape *shape, uint32_t n, struct outcome *out)
-{
+static void run_mail(const struct play *play, CUfunction function, const struct shape *shape, uint32_t n,
+                     struct outcome *out) {
     const struct how *how = &play->how;
     CUdeviceptr device = 0;
     char *host = calloc(1, (size_t)n + 1);
-    if (!host)
-        abort();
+    if (!host) abort();
     out->result = buffers(play, &device, 1, n, out);
     if (out->result == CUDA_SUCCESS) {
         void *arguments[] = {&device, &n};
@@ -236,24 +220,22 @@ static void run_mail(const struct play *play, CUfunction function, const struct 
             out->b += host[i] != SENTENCE[i];
         out->a = out->b == 0;
     }
-    if (device)
-        (void)CALL(how, cuMemFree_v2, device);
+    if (device) (void)CALL(how, cuMemFree_v2, device);
     free(host);
 }
 
-void step_launch(const struct play *play, struct outcome *out)
-{
+void step_launch(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     const char *kernel = step_text(step, "kernel", "vadd");
     int vadd = strcmp(kernel, "vadd") == 0, mail = strcmp(kernel, "mail") == 0;
     uint32_t n = (uint32_t)step_number(step, "n", mail ? SENTENCE_BYTES : 1024);
-    struct shape shape = {.threads = (unsigned)step_number(step, "threads", 256), .count = step_number(step, "count", 1)};
+    struct shape shape = {.threads = (unsigned)step_number(step, "threads", 256),
+                          .count = step_number(step, "count", 1)};
     shape.blocks = (unsigned)step_number(step, "blocks", vadd || mail ? (n + shape.threads - 1) / shape.threads : 1);
     CUfunction function = NULL;
     uint64_t start = hl_now_ns();
     out->result = find_function(play, kernel, &function, out);
-    if (out->result != CUDA_SUCCESS)
-        return;
+    if (out->result != CUDA_SUCCESS) return;
     if (vadd) {
         run_vadd(play, function, &shape, n, out);
     } else if (mail) {

@@ -8,19 +8,19 @@
 
 #define CHUNK (1u << 20)
 
-static uint32_t kind_of(const char *text)
-{
-    static const struct { const char *name; uint32_t kind; } kinds[] = {
+static uint32_t kind_of(const char *text) {
+    static const struct {
+        const char *name;
+        uint32_t kind;
+    } kinds[] = {
         {"sync", HL_KIND_SYNC}, {"managed", HL_KIND_MANAGED}, {"pitched", HL_KIND_PITCHED}, {"async", HL_KIND_ASYNC}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(text, kinds[i].name) == 0)
-            return kinds[i].kind;
+        if (strcmp(text, kinds[i].name) == 0) return kinds[i].kind;
     return HL_KIND_SYNC;
 }
 
 static int32_t allocate(const struct play *play, uint32_t kind, uint64_t bytes, CUdeviceptr *pointer, uint64_t *taken,
-                        uint16_t *name)
-{
+                        uint16_t *name) {
     *taken = bytes;
     switch (kind) {
     case HL_KIND_MANAGED:
@@ -41,14 +41,11 @@ static int32_t allocate(const struct play *play, uint32_t kind, uint64_t bytes, 
         *taken = pitch * height;
         return result;
     }
-    default:
-        *name = caller_hook_id(C_cuMemAlloc_v2);
-        return CALL(&play->how, cuMemAlloc_v2, pointer, bytes);
+    default: *name = caller_hook_id(C_cuMemAlloc_v2); return CALL(&play->how, cuMemAlloc_v2, pointer, bytes);
     }
 }
 
-void step_alloc(const struct play *play, struct outcome *out)
-{
+void step_alloc(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     const char *text = step_text(step, "kind", step_text(step, "width", NULL) ? "pitched" : "sync");
     uint32_t kind = kind_of(text);
@@ -69,19 +66,16 @@ void step_alloc(const struct play *play, struct outcome *out)
         out->a += taken;
         out->b = pointer;
     }
-    if (out->result != CUDA_SUCCESS && out->a == 0)
-        out->a = bytes;
+    if (out->result != CUDA_SUCCESS && out->a == 0) out->a = bytes;
     out->c = hl_now_ns() - start;
 }
 
-static int32_t release(const struct play *play, uint64_t pointer, int async, uint16_t *name)
-{
+static int32_t release(const struct play *play, uint64_t pointer, int async, uint16_t *name) {
     *name = caller_hook_id(async ? C_cuMemFreeAsync : C_cuMemFree_v2);
     return async ? CALL(&play->how, cuMemFreeAsync, pointer, NULL) : CALL(&play->how, cuMemFree_v2, pointer);
 }
 
-void step_free(const struct play *play, struct outcome *out)
-{
+void step_free(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     const char *what = step_text(step, "what", NULL), *kind = step_text(step, "kind", NULL);
     uint64_t start = hl_now_ns();
@@ -112,8 +106,7 @@ void step_free(const struct play *play, struct outcome *out)
 }
 
 /* The object a step works on, and how many of its bytes. */
-static struct object *target(const struct play *play, const char *key, uint64_t *bytes, struct outcome *out)
-{
+static struct object *target(const struct play *play, const char *key, uint64_t *bytes, struct outcome *out) {
     struct object *object = object_find(step_text(play->step, key, NULL), OBJECT_MEMORY);
     if (!object) {
         out->result = STEP_SKIPPED;
@@ -125,32 +118,26 @@ static struct object *target(const struct play *play, const char *key, uint64_t 
     return object;
 }
 
-void step_memset(const struct play *play, struct outcome *out)
-{
+void step_memset(const struct play *play, struct outcome *out) {
     uint64_t bytes, start = hl_now_ns();
     struct object *object = target(play, "what", &bytes, out);
-    if (!object)
-        return;
+    if (!object) return;
     out->name = caller_hook_id(C_cuMemsetD8_v2);
-    out->result = CALL(&play->how, cuMemsetD8_v2, object->handle, (unsigned char)step_number(play->step, "value", 0), bytes);
+    out->result =
+        CALL(&play->how, cuMemsetD8_v2, object->handle, (unsigned char)step_number(play->step, "value", 0), bytes);
     out->c = hl_now_ns() - start;
 }
 
-static unsigned char content(uint64_t position)
-{
-    return (unsigned char)((position * 0x9E3779B97F4A7C15u) >> 56);
-}
+static unsigned char content(uint64_t position) { return (unsigned char)((position * 0x9E3779B97F4A7C15u) >> 56); }
 
-void step_write(const struct play *play, struct outcome *out)
-{
+void step_write(const struct play *play, struct outcome *out) {
     uint64_t bytes, start = hl_now_ns();
     struct object *object = target(play, "what", &bytes, out);
     unsigned char *host = object ? malloc(CHUNK) : NULL;
     out->name = caller_hook_id(C_cuMemcpyHtoD_v2);
     for (uint64_t at = 0; host && at < bytes && out->result == CUDA_SUCCESS; at += CHUNK) {
         uint64_t size = bytes - at < CHUNK ? bytes - at : CHUNK;
-        for (uint64_t i = 0; i < size; i++)
-            host[i] = content(at + i);
+        for (uint64_t i = 0; i < size; i++) host[i] = content(at + i);
         out->result = CALL(&play->how, cuMemcpyHtoD_v2, object->handle + at, host, size);
     }
     free(host);
@@ -158,8 +145,7 @@ void step_write(const struct play *play, struct outcome *out)
 }
 
 /* Compares with what a write puts down, or with `value` when the step names one; b = bytes that differ. */
-void step_read(const struct play *play, struct outcome *out)
-{
+void step_read(const struct play *play, struct outcome *out) {
     uint64_t bytes, start = hl_now_ns();
     struct object *object = target(play, "what", &bytes, out);
     unsigned char *host = object ? malloc(CHUNK) : NULL;
@@ -177,14 +163,11 @@ void step_read(const struct play *play, struct outcome *out)
     out->c = hl_now_ns() - start;
 }
 
-void step_copy(const struct play *play, struct outcome *out)
-{
+void step_copy(const struct play *play, struct outcome *out) {
     uint64_t bytes, other, start = hl_now_ns();
     struct object *from = target(play, "from", &other, out), *to = from ? target(play, "to", &bytes, out) : NULL;
-    if (!to)
-        return;
-    if (other < bytes)
-        bytes = other;
+    if (!to) return;
+    if (other < bytes) bytes = other;
     out->a = bytes;
     out->name = caller_hook_id(C_cuMemcpyDtoD_v2);
     out->result = CALL(&play->how, cuMemcpyDtoD_v2, to->handle, from->handle, bytes);

@@ -9,31 +9,24 @@ _Thread_local int object_owner;
 static struct object *objects;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct object *find_of(const char *name, enum object_kind kind, int owner)
-{
+static struct object *find_of(const char *name, enum object_kind kind, int owner) {
     for (struct object *object = objects; object; object = object->next)
-        if (object->kind == kind && object->owner == owner && strcmp(object->name, name) == 0)
-            return object;
+        if (object->kind == kind && object->owner == owner && strcmp(object->name, name) == 0) return object;
     return NULL;
 }
 
-struct object *object_find(const char *name, enum object_kind kind)
-{
-    if (!name)
-        return NULL;
+struct object *object_find(const char *name, enum object_kind kind) {
+    if (!name) return NULL;
     pthread_mutex_lock(&lock);
     struct object *found = find_of(name, kind, object_owner);
-    if (!found && object_owner)
-        found = find_of(name, kind, 0);
+    if (!found && object_owner) found = find_of(name, kind, 0);
     pthread_mutex_unlock(&lock);
     return found;
 }
 
-struct object *object_add(const char *name, enum object_kind kind, uint64_t handle)
-{
+struct object *object_add(const char *name, enum object_kind kind, uint64_t handle) {
     struct object *object = calloc(1, sizeof *object);
-    if (!object)
-        abort();
+    if (!object) abort();
     *object = (struct object){.kind = kind, .handle = handle, .owner = object_owner};
     strncpy(object->name, name, sizeof object->name - 1);
     pthread_mutex_lock(&lock);
@@ -43,8 +36,7 @@ struct object *object_add(const char *name, enum object_kind kind, uint64_t hand
     return object;
 }
 
-void object_drop(struct object *object)
-{
+void object_drop(struct object *object) {
     pthread_mutex_lock(&lock);
     for (struct object **at = &objects; *at; at = &(*at)->next)
         if (*at == object) {

@@ -15,8 +15,7 @@
 
 extern char **environ;
 
-void step_fork(const struct play *play, struct outcome *out)
-{
+void step_fork(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     int waits = (int)step_number(step, "wait", 1), status = 0;
     fflush(NULL);
@@ -33,8 +32,7 @@ void step_fork(const struct play *play, struct outcome *out)
         exit(0);
     }
     out->a = (uint64_t)child;
-    if (!waits)
-        return;
+    if (!waits) return;
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) {
             out->result = errno;
@@ -43,15 +41,12 @@ void step_fork(const struct play *play, struct outcome *out)
     out->b = (uint64_t)(unsigned)status;
 }
 
-void wait_for_children(void)
-{
+void wait_for_children(void) {
     int status;
-    while (wait(&status) > 0 || errno == EINTR) {
-    }
+    while (wait(&status) > 0 || errno == EINTR) {}
 }
 
-void step_exec(const struct play *play, struct outcome *out)
-{
+void step_exec(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     char number[16], *arguments[12];
     const char *process = getenv("HOOKLAB_PROCESS"), *container = getenv("HOOKLAB_CONTAINER");
@@ -71,22 +66,24 @@ void step_exec(const struct play *play, struct outcome *out)
     arguments[count++] = (char *)play->program->path;
     arguments[count] = NULL;
     char *empty[1] = {NULL}, **list = NULL;
-    if (clear)
-        environ = empty;
+    if (clear) environ = empty;
     int extra = step_text(step, "environment", NULL) ? split_list(step_text(step, "environment", ""), &list) : 0;
     for (int i = 0; i < extra; i++)
-        if (strchr(list[i], '='))
-            putenv(list[i]);
+        if (strchr(list[i], '=')) putenv(list[i]);
     fflush(NULL);
     execv("/proc/self/exe", arguments);
     out->result = errno;
 }
 
-struct thread { const struct play *play; int ordinal; pthread_t id; pthread_barrier_t *start; };
+struct thread {
+    const struct play *play;
+    int ordinal;
+    pthread_t id;
+    pthread_barrier_t *start;
+};
 static atomic_int ordinals;
 
-static void *thread_main(void *argument)
-{
+static void *thread_main(void *argument) {
     struct thread *thread = argument;
     object_owner = thread->ordinal;
     pthread_barrier_wait(thread->start); /* all threads play their first step at once: that race is the point */
@@ -94,8 +91,7 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-void step_parallel(const struct play *play, struct outcome *out)
-{
+void step_parallel(const struct play *play, struct outcome *out) {
     unsigned count = (unsigned)step_number(play->step, "threads", 2);
     struct thread *threads = calloc(count + 1, sizeof *threads);
     pthread_barrier_t start;
@@ -109,31 +105,28 @@ void step_parallel(const struct play *play, struct outcome *out)
         threads[i] = (struct thread){.play = play, .ordinal = atomic_fetch_add(&ordinals, 1) + 1, .start = &start};
         int error = pthread_create(&threads[i].id, NULL, thread_main, &threads[i]);
         if (error) { /* those already started wait for a count that cannot come: no way to go on */
-            fprintf(stderr, "hooklab-caller: step %d: thread %u of %u: %s\n", play->step->index, i, count, strerror(error));
+            fprintf(stderr, "hooklab-caller: step %d: thread %u of %u: %s\n", play->step->index, i, count,
+                    strerror(error));
             _exit(70);
         }
     }
-    for (unsigned i = 0; i < count; i++)
-        pthread_join(threads[i].id, NULL);
+    for (unsigned i = 0; i < count; i++) pthread_join(threads[i].id, NULL);
     pthread_barrier_destroy(&start);
     free(threads);
 }
 
-void step_signal(const struct play *play, struct outcome *out)
-{
+void step_signal(const struct play *play, struct outcome *out) {
     int number = (int)step_number(play->step, "signal", SIGTERM);
     out->a = (uint64_t)number;
     report_end(play, out); /* a fatal signal leaves no later moment; a survivor's second record is not written */
     out->result = kill(getpid(), number) ? errno : 0;
 }
 
-void step_exit(const struct play *play, struct outcome *out)
-{
+void step_exit(const struct play *play, struct outcome *out) {
     int code = (int)step_number(play->step, "code", 0);
     out->a = (uint64_t)code;
     report_end(play, out);
     fflush(NULL);
-    if (step_number(play->step, "quick", 0))
-        _exit(code);
+    if (step_number(play->step, "quick", 0)) _exit(code);
     exit(code);
 }

@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void decode(char *text)
-{
+static void decode(char *text) {
     char *to = text;
     for (const char *from = text; *from; from++) {
         if (from[0] == '%' && from[1] && from[2]) {
@@ -29,13 +28,11 @@ static void decode(char *text)
     *to = 0;
 }
 
-int split_list(const char *text, char ***items)
-{
+int split_list(const char *text, char ***items) {
     int count = 0;
     char *copy = strdup(text);
     char **list = calloc(strlen(text) + 2, sizeof *list);
-    if (!copy || !list)
-        abort();
+    if (!copy || !list) abort();
     char *rest = copy;
     for (char *item; (item = strsep(&rest, ",")) != NULL;) {
         decode(item);
@@ -45,54 +42,43 @@ int split_list(const char *text, char ***items)
     return count;
 }
 
-static const char *find(const struct pair *pairs, int count, const char *key)
-{
+static const char *find(const struct pair *pairs, int count, const char *key) {
     for (int i = 0; i < count; i++)
-        if (strcmp(pairs[i].key, key) == 0)
-            return pairs[i].value;
+        if (strcmp(pairs[i].key, key) == 0) return pairs[i].value;
     return NULL;
 }
 
-const char *step_text(const struct step *step, const char *key, const char *otherwise)
-{
+const char *step_text(const struct step *step, const char *key, const char *otherwise) {
     const char *value = find(step->pairs, step->pair_count, key);
     return value ? value : otherwise;
 }
 
-uint64_t step_number(const struct step *step, const char *key, uint64_t otherwise)
-{
+uint64_t step_number(const struct step *step, const char *key, uint64_t otherwise) {
     const char *value = find(step->pairs, step->pair_count, key);
     return value ? strtoull(value, NULL, 0) : otherwise;
 }
 
-const char *program_setting(const struct program *program, const char *key, const char *otherwise)
-{
+const char *program_setting(const struct program *program, const char *key, const char *otherwise) {
     const char *value = find(program->settings, program->setting_count, key);
     return value ? value : otherwise;
 }
 
-static int fail(const struct program *program, int line, const char *what)
-{
+static int fail(const struct program *program, int line, const char *what) {
     fprintf(stderr, "hooklab-caller: %s:%d: %s\n", program->path, line, what);
     return -1;
 }
 
 /* Splits `KEY=VALUE ...` in place. The two lists stay encoded: split_list decodes their items. */
-static int read_pairs(char *rest, struct pair **pairs, int *count)
-{
+static int read_pairs(char *rest, struct pair **pairs, int *count) {
     int room = *count;
     for (char *word; (word = strsep(&rest, " ")) != NULL;) {
-        if (!*word)
-            continue;
+        if (!*word) continue;
         char *equals = strchr(word, '=');
-        if (!equals)
-            return -1;
+        if (!equals) return -1;
         *equals = 0;
-        if (strcmp(word, "environment") != 0 && strcmp(word, "kinds") != 0)
-            decode(equals + 1);
+        if (strcmp(word, "environment") != 0 && strcmp(word, "kinds") != 0) decode(equals + 1);
         struct pair *grown = realloc(*pairs, (size_t)(room + 1) * sizeof **pairs);
-        if (!grown)
-            abort();
+        if (!grown) abort();
         grown[room++] = (struct pair){word, equals + 1};
         *pairs = grown;
     }
@@ -100,36 +86,32 @@ static int read_pairs(char *rest, struct pair **pairs, int *count)
     return 0;
 }
 
-static char *slurp(const char *path)
-{
+static char *slurp(const char *path) {
     FILE *file = fopen(path, "re");
-    if (!file)
-        return NULL;
+    if (!file) return NULL;
     size_t size = 0, room = 65536;
     char *text = malloc(room + 1);
     for (size_t got; text && (got = fread(text + size, 1, room - size, file)) > 0;) {
         size += got;
-        if (size == room)
-            text = realloc(text, (room *= 2) + 1);
+        if (size == room) text = realloc(text, (room *= 2) + 1);
     }
     fclose(file);
-    if (text)
-        text[size] = 0;
+    if (text) text[size] = 0;
     return text;
 }
 
-struct cursor { char *rest; int line; };
+struct cursor {
+    char *rest;
+    int line;
+};
 
 /* Reads steps until `end` (inside a nested step) or the end of the text. */
-static int read_steps(struct program *program, struct cursor *at, int inside, struct step **steps, int *count)
-{
+static int read_steps(struct program *program, struct cursor *at, int inside, struct step **steps, int *count) {
     for (char *line; (line = strsep(&at->rest, "\n")) != NULL;) {
         at->line++;
         line += strspn(line, " \t");
-        if (!*line || *line == '#')
-            continue;
-        if (strcmp(line, "end") == 0)
-            return inside ? 0 : fail(program, at->line, "`end` without a step to end");
+        if (!*line || *line == '#') continue;
+        if (strcmp(line, "end") == 0) return inside ? 0 : fail(program, at->line, "`end` without a step to end");
         char *rest = line;
         const char *word = strsep(&rest, " ");
         if (strcmp(word, "set") == 0) {
@@ -137,15 +119,12 @@ static int read_steps(struct program *program, struct cursor *at, int inside, st
                 return fail(program, at->line, "`set` needs KEY=VALUE");
             continue;
         }
-        if (strcmp(word, "step") != 0)
-            return fail(program, at->line, "expected `step`, `set` or `end`");
+        if (strcmp(word, "step") != 0) return fail(program, at->line, "expected `step`, `set` or `end`");
         const char *index = strsep(&rest, " ");
         const char *op = rest ? strsep(&rest, " ") : NULL;
-        if (!index || !op)
-            return fail(program, at->line, "`step` needs an index and an operation");
+        if (!index || !op) return fail(program, at->line, "`step` needs an index and an operation");
         struct step *grown = realloc(*steps, (size_t)(*count + 1) * sizeof **steps);
-        if (!grown)
-            abort();
+        if (!grown) abort();
         *steps = grown;
         struct step *step = &grown[(*count)++];
         *step = (struct step){.index = atoi(index), .line = at->line, .op = op};
@@ -154,8 +133,7 @@ static int read_steps(struct program *program, struct cursor *at, int inside, st
         if (strcmp(op, "fork") == 0 || strcmp(op, "exec") == 0 || strcmp(op, "parallel") == 0) {
             struct step *subs = NULL;
             int sub_count = 0;
-            if (read_steps(program, at, 1, &subs, &sub_count))
-                return -1;
+            if (read_steps(program, at, 1, &subs, &sub_count)) return -1;
             step = &(*steps)[*count - 1];
             step->subs = subs;
             step->sub_count = sub_count;
@@ -164,8 +142,7 @@ static int read_steps(struct program *program, struct cursor *at, int inside, st
     return inside ? fail(program, at->line, "a nested step without its `end`") : 0;
 }
 
-int program_load(const char *path, struct program *program)
-{
+int program_load(const char *path, struct program *program) {
     *program = (struct program){.path = path};
     program->text = slurp(path);
     if (!program->text) {
@@ -174,7 +151,6 @@ int program_load(const char *path, struct program *program)
     }
     struct cursor at = {program->text, 1};
     char *magic = strsep(&at.rest, "\n");
-    if (strcmp(magic, "hooklab-program 1") != 0)
-        return fail(program, 1, "not a step program of version 1");
+    if (strcmp(magic, "hooklab-program 1") != 0) return fail(program, 1, "not a step program of version 1");
     return read_steps(program, &at, 0, &program->steps, &program->count);
 }

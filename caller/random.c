@@ -29,40 +29,40 @@ struct shared {
     __typeof__(&cuMemcpyDtoH_v2) fetch;
 };
 
-struct piece { CUdeviceptr pointer; uint32_t tag; int kind; };
-struct worker { struct shared *shared; int ordinal; pthread_t thread; };
+struct piece {
+    CUdeviceptr pointer;
+    uint32_t tag;
+    int kind;
+};
+struct worker {
+    struct shared *shared;
+    int ordinal;
+    pthread_t thread;
+};
 
-static uint64_t next(uint64_t *state)
-{
+static uint64_t next(uint64_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
     return *state;
 }
 
-static void note_wrong(struct shared *shared, const char *what, int32_t result)
-{
+static void note_wrong(struct shared *shared, const char *what, int32_t result) {
     int none = 0;
     if (atomic_fetch_add(&shared->wrong, 1) == 0)
         fprintf(stderr, "hooklab-caller: step %d: %s (result %d)\n", shared->play->step->index, what, result);
-    if (result != CUDA_SUCCESS)
-        atomic_compare_exchange_strong(&shared->unexpected, &none, result);
+    if (result != CUDA_SUCCESS) atomic_compare_exchange_strong(&shared->unexpected, &none, result);
 }
 
-static int take(struct shared *shared, struct piece *piece, uint64_t bytes)
-{
+static int take(struct shared *shared, struct piece *piece, uint64_t bytes) {
     int32_t result;
     piece->pointer = 0;
-    if (piece->kind == HL_KIND_MANAGED)
-        result = (int32_t)shared->managed(&piece->pointer, bytes, CU_MEM_ATTACH_GLOBAL);
-    else if (piece->kind == HL_KIND_ASYNC)
-        result = (int32_t)shared->async(&piece->pointer, bytes, NULL);
-    else
-        result = (int32_t)shared->alloc(&piece->pointer, bytes);
+    if (piece->kind == HL_KIND_MANAGED) result = (int32_t)shared->managed(&piece->pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+    else if (piece->kind == HL_KIND_ASYNC) result = (int32_t)shared->async(&piece->pointer, bytes, NULL);
+    else result = (int32_t)shared->alloc(&piece->pointer, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         atomic_fetch_add(&shared->refused, 1);
-        if (piece->pointer)
-            note_wrong(shared, "a refused allocation left a pointer", CUDA_SUCCESS);
+        if (piece->pointer) note_wrong(shared, "a refused allocation left a pointer", CUDA_SUCCESS);
         return 0;
     }
     if (result != CUDA_SUCCESS) {
@@ -74,37 +74,29 @@ static int take(struct shared *shared, struct piece *piece, uint64_t bytes)
         return 0;
     }
     result = (int32_t)shared->fill(piece->pointer, piece->tag, 1);
-    if (result != CUDA_SUCCESS)
-        note_wrong(shared, "a fill of a new allocation failed", result);
+    if (result != CUDA_SUCCESS) note_wrong(shared, "a fill of a new allocation failed", result);
     return 1;
 }
 
-static void give(struct shared *shared, const struct piece *piece)
-{
+static void give(struct shared *shared, const struct piece *piece) {
     uint32_t seen = 0;
     int32_t result = (int32_t)shared->fetch(&seen, piece->pointer, sizeof seen);
-    if (result != CUDA_SUCCESS)
-        note_wrong(shared, "a copy from a live allocation failed", result);
-    else if (seen != piece->tag)
-        note_wrong(shared, "a live allocation lost its contents", CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS) note_wrong(shared, "a copy from a live allocation failed", result);
+    else if (seen != piece->tag) note_wrong(shared, "a live allocation lost its contents", CUDA_SUCCESS);
     result = (int32_t)(piece->kind == HL_KIND_ASYNC ? shared->release_async(piece->pointer, NULL)
                                                     : shared->release(piece->pointer));
-    if (result != CUDA_SUCCESS)
-        note_wrong(shared, "a free of a live allocation failed", result);
+    if (result != CUDA_SUCCESS) note_wrong(shared, "a free of a live allocation failed", result);
 }
 
-static void *work(void *argument)
-{
+static void *work(void *argument) {
     struct worker *worker = argument;
     struct shared *shared = worker->shared;
     uint64_t state = (shared->seed + 1) * 0x9E3779B97F4A7C15u ^ ((uint64_t)worker->ordinal + 1) * 0xBF58476D1CE4E5B9u;
     struct piece *live = calloc((size_t)shared->live_most, sizeof *live);
     int count = 0;
-    if (!live || !state)
-        abort();
+    if (!live || !state) abort();
     int32_t result = adopt_context(&shared->play->how, shared->context);
-    if (result != CUDA_SUCCESS)
-        note_wrong(shared, "the context could not be made current", result);
+    if (result != CUDA_SUCCESS) note_wrong(shared, "the context could not be made current", result);
     for (uint64_t i = 0; i < shared->operations; i++) {
         uint64_t roll = next(&state), where = next(&state);
         if (count == shared->live_most || (count && roll % 2)) {
@@ -115,19 +107,16 @@ static void *work(void *argument)
             struct piece piece = {.kind = shared->kinds[(roll >> 8) % (uint64_t)shared->kind_count],
                                   .tag = (uint32_t)(where >> 32) ^ ((uint32_t)worker->ordinal << 24)};
             uint64_t span = shared->maximum - shared->minimum + 1;
-            if (take(shared, &piece, shared->minimum + next(&state) % span))
-                live[count++] = piece;
+            if (take(shared, &piece, shared->minimum + next(&state) % span)) live[count++] = piece;
         }
         atomic_fetch_add(&shared->done, 1);
     }
-    while (count)
-        give(shared, &live[--count]);
+    while (count) give(shared, &live[--count]);
     free(live);
     return NULL;
 }
 
-static void read_kinds(const struct step *step, struct shared *shared)
-{
+static void read_kinds(const struct step *step, struct shared *shared) {
     char **items;
     int count = split_list(step_text(step, "kinds", "sync"), &items);
     for (int i = 0; i < count && shared->kind_count < KINDS; i++)
@@ -136,8 +125,7 @@ static void read_kinds(const struct step *step, struct shared *shared)
                                                                                : HL_KIND_SYNC;
 }
 
-static int find_all(struct shared *shared, const struct how *how)
-{
+static int find_all(struct shared *shared, const struct how *how) {
     shared->alloc = (__typeof__(shared->alloc))caller_find(C_cuMemAlloc_v2, how);
     shared->managed = (__typeof__(shared->managed))caller_find(C_cuMemAllocManaged, how);
     shared->async = (__typeof__(shared->async))caller_find(C_cuMemAllocAsync, how);
@@ -145,13 +133,12 @@ static int find_all(struct shared *shared, const struct how *how)
     shared->release_async = (__typeof__(shared->release_async))caller_find(C_cuMemFreeAsync, how);
     shared->fill = (__typeof__(shared->fill))caller_find(C_cuMemsetD32_v2, how);
     shared->fetch = (__typeof__(shared->fetch))caller_find(C_cuMemcpyDtoH_v2, how);
-    return shared->alloc && shared->managed && shared->async && shared->release && shared->release_async && shared->fill &&
-           shared->fetch;
+    return shared->alloc && shared->managed && shared->async && shared->release && shared->release_async &&
+           shared->fill && shared->fetch;
 }
 
 /* a = operations done, b = wrong answers, c = refusals, extra = threads; result = first unexpected code. */
-void step_random(const struct play *play, struct outcome *out)
-{
+void step_random(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     int threads = (int)step_number(step, "threads", 1);
     struct shared shared = {
@@ -164,12 +151,9 @@ void step_random(const struct play *play, struct outcome *out)
         .live_most = (int)step_number(step, "live", 64),
     };
     read_kinds(step, &shared);
-    if (shared.minimum < sizeof(uint32_t))
-        shared.minimum = sizeof(uint32_t); /* room for the tag */
-    if (shared.maximum < shared.minimum)
-        shared.maximum = shared.minimum;
-    if (shared.live_most < 1)
-        shared.live_most = 1;
+    if (shared.minimum < sizeof(uint32_t)) shared.minimum = sizeof(uint32_t); /* room for the tag */
+    if (shared.maximum < shared.minimum) shared.maximum = shared.minimum;
+    if (shared.live_most < 1) shared.live_most = 1;
     out->name = caller_hook_id(C_cuMemAlloc_v2);
     out->extra = (uint32_t)threads;
     if (!find_all(&shared, &play->how)) {
@@ -180,16 +164,13 @@ void step_random(const struct play *play, struct outcome *out)
     int started = 0;
     for (; workers && started < threads; started++) {
         workers[started] = (struct worker){.shared = &shared, .ordinal = started};
-        if (pthread_create(&workers[started].thread, NULL, work, &workers[started]))
-            break;
+        if (pthread_create(&workers[started].thread, NULL, work, &workers[started])) break;
     }
-    for (int i = 0; i < started; i++)
-        pthread_join(workers[i].thread, NULL);
+    for (int i = 0; i < started; i++) pthread_join(workers[i].thread, NULL);
     free(workers);
     out->a = atomic_load(&shared.done);
     out->b = atomic_load(&shared.wrong);
     out->c = atomic_load(&shared.refused);
     out->result = atomic_load(&shared.unexpected);
-    if (started < threads)
-        out->result = -11; /* EAGAIN: the machine gave fewer threads than asked */
+    if (started < threads) out->result = -11; /* EAGAIN: the machine gave fewer threads than asked */
 }

@@ -24,28 +24,30 @@ static const uint16_t hook_ids[CALLER_COUNT] = {
 #undef X
 };
 
-static void *const linked[CALLER_COUNT] = { /* each entry is a relocation that the loader binds */
+static void *const linked[CALLER_COUNT] = {/* each entry is a relocation that the loader binds */
 #define X(name) [C_##name] = (void *)&name,
-    CALLER_CUDA(X) CALLER_NVML(X)
+                                           CALLER_CUDA(X) CALLER_NVML(X)
 #undef X
 };
 
-static const struct { const char *base; int since; } bases[HL_NAME_COUNT] = {
+static const struct {
+    const char *base;
+    int since;
+} bases[HL_NAME_COUNT] = {
 #define X(name, lib, action, fake, running, since, base) [HL_##name] = {base, since},
     HL_TABLE(X)
 #undef X
 };
 
-uint16_t caller_hook_id(enum caller_call call)
-{
-    return hook_ids[call];
-}
+uint16_t caller_hook_id(enum caller_call call) { return hook_ids[call]; }
 
-int route_parse(const char *text, uint8_t *route)
-{
-    static const struct { const char *name; uint8_t route; } routes[] = {
-        {"link", HL_ROUTE_LINK}, {"dlsym", HL_ROUTE_DLSYM}, {"default", HL_ROUTE_DEFAULT}, {"next", HL_ROUTE_NEXT},
-        {"dlvsym", HL_ROUTE_DLVSYM}, {"getproc", HL_ROUTE_GETPROC}, {"getproc1", HL_ROUTE_GETPROC1}};
+int route_parse(const char *text, uint8_t *route) {
+    static const struct {
+        const char *name;
+        uint8_t route;
+    } routes[] = {{"link", HL_ROUTE_LINK},        {"dlsym", HL_ROUTE_DLSYM},   {"default", HL_ROUTE_DEFAULT},
+                  {"next", HL_ROUTE_NEXT},        {"dlvsym", HL_ROUTE_DLVSYM}, {"getproc", HL_ROUTE_GETPROC},
+                  {"getproc1", HL_ROUTE_GETPROC1}};
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
         if (strcmp(text, routes[i].name) == 0) {
             *route = routes[i].route;
@@ -54,8 +56,7 @@ int route_parse(const char *text, uint8_t *route)
     return -1;
 }
 
-void how_of(const struct step *step, const struct program *program, struct how *how)
-{
+void how_of(const struct step *step, const struct program *program, struct how *how) {
     const char *text = step_text(step, "route", program_setting(program, "route", "link"));
     *how = (struct how){
         .version = (int)step_number(step, "version", 0),
@@ -68,15 +69,13 @@ void how_of(const struct step *step, const struct program *program, struct how *
     }
 }
 
-static void *library(const char *name)
-{
+static void *library(const char *name) {
     static void *cuda, *nvml;
     void **handle = strncmp(name, "nvml", 4) == 0 ? &nvml : &cuda;
     void *known = __atomic_load_n(handle, __ATOMIC_ACQUIRE);
     if (!known) {
         known = dlopen(handle == &nvml ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-        if (!known)
-            fprintf(stderr, "hooklab-caller: %s\n", dlerror());
+        if (!known) fprintf(stderr, "hooklab-caller: %s\n", dlerror());
         __atomic_store_n(handle, known, __ATOMIC_RELEASE);
     }
     return known;
@@ -86,48 +85,39 @@ typedef CUresult (*resolver2)(const char *, void **, int, cuuint64_t, CUdriverPr
 typedef CUresult (*resolver1)(const char *, void **, int, cuuint64_t);
 
 /* The resolver itself is got by dlsym on the handle, as the usual clients do. */
-static CUresult resolve(const char *base, int version, const struct how *how, void **pointer, int *status)
-{
+static CUresult resolve(const char *base, int version, const struct how *how, void **pointer, int *status) {
     CUdriverProcAddressQueryResult answer = CU_GET_PROC_ADDRESS_SUCCESS;
     CUresult result = CUDA_ERROR_NOT_FOUND;
     *pointer = NULL;
     void *handle = library("cu");
-    if (!handle)
-        return result;
+    if (!handle) return result;
     if (how->route == HL_ROUTE_GETPROC) {
         resolver2 ask = (resolver2)dlsym(handle, "cuGetProcAddress_v2");
-        if (ask)
-            result = ask(base, pointer, version, how->flags, &answer);
+        if (ask) result = ask(base, pointer, version, how->flags, &answer);
     } else {
         resolver1 ask = (resolver1)dlsym(handle, "cuGetProcAddress");
-        if (ask)
-            result = ask(base, pointer, version, how->flags);
+        if (ask) result = ask(base, pointer, version, how->flags);
     }
     *status = (int)answer;
     return result;
 }
 
 /* Whether the driver's answer to (base, version) has the ABI of `id`: itself or its per-thread variant. */
-static int same_abi(int id, int version, uint64_t flags)
-{
+static int same_abi(int id, int version, uint64_t flags) {
     int status = 0;
     int chosen = hl_resolve(bases[id].base, version, flags, &status);
-    if (chosen == id)
-        return 1;
-    if (chosen < 0)
-        return 0;
+    if (chosen == id) return 1;
+    if (chosen < 0) return 0;
     size_t size = strlen(hl_name_text[id]);
     const char *rest = hl_name_text[chosen];
-    return strncmp(rest, hl_name_text[id], size) == 0 && (!strcmp(rest + size, "_ptsz") || !strcmp(rest + size, "_ptds"));
+    return strncmp(rest, hl_name_text[id], size) == 0 &&
+           (!strcmp(rest + size, "_ptsz") || !strcmp(rest + size, "_ptds"));
 }
 
-static void *by_resolver(enum caller_call call, const struct how *how)
-{
+static void *by_resolver(enum caller_call call, const struct how *how) {
     int id = hook_ids[call], version = how->version, status = 0;
-    if (!bases[id].base || !*bases[id].base)
-        return NULL;
-    if (!version)
-        version = same_abi(id, MODERN, how->flags) ? MODERN : bases[id].since;
+    if (!bases[id].base || !*bases[id].base) return NULL;
+    if (!version) version = same_abi(id, MODERN, how->flags) ? MODERN : bases[id].since;
     if (!same_abi(id, version, how->flags)) {
         fprintf(stderr, "hooklab-caller: version %d of %s has another ABI than %s; only a lookup step may ask for it\n",
                 version, bases[id].base, texts[call]);
@@ -137,39 +127,29 @@ static void *by_resolver(enum caller_call call, const struct how *how)
     return resolve(bases[id].base, version, how, &pointer, &status) == CUDA_SUCCESS ? pointer : NULL;
 }
 
-static void *by_name(const char *name, const struct how *how)
-{
+static void *by_name(const char *name, const struct how *how) {
     void *handle = library(name); /* also makes the library visible to the two handle-less lookups */
     switch (how->route) {
-    case HL_ROUTE_DEFAULT:
-        return dlsym(RTLD_DEFAULT, name);
-    case HL_ROUTE_NEXT:
-        return dlsym(RTLD_NEXT, name);
-    case HL_ROUTE_DLVSYM:
-        return handle ? dlvsym(handle, name, how->symbol_version) : NULL;
-    default:
-        return handle ? dlsym(handle, name) : NULL;
+    case HL_ROUTE_DEFAULT: return dlsym(RTLD_DEFAULT, name);
+    case HL_ROUTE_NEXT: return dlsym(RTLD_NEXT, name);
+    case HL_ROUTE_DLVSYM: return handle ? dlvsym(handle, name, how->symbol_version) : NULL;
+    default: return handle ? dlsym(handle, name) : NULL;
     }
 }
 
 /* NVML has no resolver: the two resolver routes take its functions from the handle, as their clients do. */
-void *caller_find(enum caller_call call, const struct how *how)
-{
+void *caller_find(enum caller_call call, const struct how *how) {
     void *pointer;
     int nvml = strncmp(texts[call], "nvml", 4) == 0;
-    if (how->route == HL_ROUTE_LINK)
-        pointer = linked[call];
+    if (how->route == HL_ROUTE_LINK) pointer = linked[call];
     else if (!nvml && (how->route == HL_ROUTE_GETPROC || how->route == HL_ROUTE_GETPROC1))
         pointer = by_resolver(call, how);
-    else
-        pointer = by_name(texts[call], how);
-    if (!pointer)
-        fprintf(stderr, "hooklab-caller: %s was not found on its route\n", texts[call]);
+    else pointer = by_name(texts[call], how);
+    if (!pointer) fprintf(stderr, "hooklab-caller: %s was not found on its route\n", texts[call]);
     return pointer;
 }
 
-void *caller_find_name(const char *name, const struct how *how, int32_t *result, int *status)
-{
+void *caller_find_name(const char *name, const struct how *how, int32_t *result, int *status) {
     void *pointer = NULL;
     *result = CUDA_SUCCESS;
     *status = 0;
@@ -177,11 +157,9 @@ void *caller_find_name(const char *name, const struct how *how, int32_t *result,
         *result = (int32_t)resolve(name, how->version ? how->version : MODERN, how, &pointer, status);
         return pointer;
     }
-    if (how->route != HL_ROUTE_LINK)
-        return by_name(name, how);
+    if (how->route != HL_ROUTE_LINK) return by_name(name, how);
     for (int i = 0; i < CALLER_COUNT; i++)
-        if (strcmp(texts[i], name) == 0)
-            return linked[i];
+        if (strcmp(texts[i], name) == 0) return linked[i];
     *result = CUDA_ERROR_NOT_FOUND; /* this executable has no relocation of that name */
     return NULL;
 }

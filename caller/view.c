@@ -3,8 +3,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-static void cuda_view(const struct play *play, struct outcome *out)
-{
+static void cuda_view(const struct play *play, struct outcome *out) {
     size_t free_bytes = 0, total = 0;
     out->name = caller_hook_id(C_cuMemGetInfo_v2);
     out->result = CALL(&play->how, cuMemGetInfo_v2, &free_bytes, &total);
@@ -13,28 +12,24 @@ static void cuda_view(const struct play *play, struct outcome *out)
     out->c = total - free_bytes;
 }
 
-static void total_view(const struct play *play, struct outcome *out)
-{
+static void total_view(const struct play *play, struct outcome *out) {
     CUdevice device = 0;
     size_t total = 0;
     out->name = caller_hook_id(C_cuDeviceGet);
     out->result = CALL(&play->how, cuDeviceGet, &device, play->device);
-    if (out->result != CUDA_SUCCESS)
-        return;
+    if (out->result != CUDA_SUCCESS) return;
     out->name = caller_hook_id(C_cuDeviceTotalMem_v2);
     out->result = CALL(&play->how, cuDeviceTotalMem_v2, &total, device);
     out->a = total;
 }
 
 /* NVML is initialised and shut down by each view: its counts are the program's own business, not the step's. */
-static void nvml_view(const struct play *play, int second, struct outcome *out)
-{
+static void nvml_view(const struct play *play, int second, struct outcome *out) {
     const struct how *how = &play->how;
     nvmlDevice_t device = NULL;
     out->name = caller_hook_id(C_nvmlInit_v2);
     out->result = CALL(how, nvmlInit_v2);
-    if (out->result != NVML_SUCCESS)
-        return;
+    if (out->result != NVML_SUCCESS) return;
     out->name = caller_hook_id(C_nvmlDeviceGetHandleByIndex_v2);
     out->result = CALL(how, nvmlDeviceGetHandleByIndex_v2, (unsigned)play->device, &device);
     if (out->result == NVML_SUCCESS && second) {
@@ -55,21 +50,16 @@ static void nvml_view(const struct play *play, int second, struct outcome *out)
     (void)CALL(how, nvmlShutdown);
 }
 
-void step_view(const struct play *play, struct outcome *out)
-{
+void step_view(const struct play *play, struct outcome *out) {
     const char *api = step_text(play->step, "api", "cuda");
-    if (!strcmp(api, "total"))
-        total_view(play, out);
-    else if (!strncmp(api, "nvml", 4))
-        nvml_view(play, !strcmp(api, "nvml2"), out);
-    else if ((out->result = ensure_context(&play->how, play->device, out)) == CUDA_SUCCESS)
-        cuda_view(play, out);
+    if (!strcmp(api, "total")) total_view(play, out);
+    else if (!strncmp(api, "nvml", 4)) nvml_view(play, !strcmp(api, "nvml2"), out);
+    else if ((out->result = ensure_context(&play->how, play->device, out)) == CUDA_SUCCESS) cuda_view(play, out);
 }
 
 /* a = 1 when a pointer was given, b the pointer, c the resolver's status, extra = who owns it: 1 the driver, 2 another
  * object (a hook), 0 nobody. */
-void step_lookup(const struct play *play, struct outcome *out)
-{
+void step_lookup(const struct play *play, struct outcome *out) {
     int status = 0;
     struct how how = play->how;
     how.flags = step_number(play->step, "flags", 0);
