@@ -12,12 +12,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from lab.spec._layouts import layout_names, load_layout
+from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout
 from lab.spec._toml import HERE, SpecError, check_keys, read
 
 MemoryUnit = Literal["bytes", "k", "m", "g"]
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 UNITS: Mapping[str, tuple[int, str]] = {"bytes": (1, ""), "k": (1 << 10, "k"), "m": (1 << 20, "m"), "g": (1 << 30, "g")}
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where in a ledger file the processes are and which words of theirs are charged bytes."""
+
+    struct: str
+    """Struct of one process in the ledger's layout."""
+    offset: int
+    """Of the first slot in the file; 0 with `offset_field`."""
+    offset_field: str
+    """Field of the header that holds the offset; empty: the offset is fixed."""
+    header: str
+    """Struct at the start of the file, for `offset_field`."""
+    count: int
+    live: str
+    """Field that is not zero in a slot that is taken."""
+    devices: str
+    """Array by device ordinal, of structs or of plain words."""
+    bytes: tuple[str, ...]
+    """Fields of one element of `devices` that add up to what is charged; empty: the elements themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +51,38 @@ class LedgerDialect:
     """Default path of the file inside the container."""
     layout: str
     """Layout it is written in; empty: cannot be read, checks of the ledger are unknown."""
+    slots: Slots | None
+    """How the used bytes are read; None exactly when there is no layout."""
+
+    def used(self, data: bytes) -> tuple[int, ...]:
+        """Charged bytes by device ordinal, summed over live slots, from the content of a ledger file.
+
+        ValueError when this dialect cannot be read or the file is too short.
+        """
+        return tuple(sum(column) for column in zip(*self.used_by_slot(data).values(), strict=True)) or (0,)
+
+    def used_by_slot(self, data: bytes) -> dict[int, tuple[int, ...]]:
+        """The same by slot index, live slots only."""
+        import numpy as np
+
+        if self.slots is None:
+            raise ValueError("the ledger of this dialect has no known layout")
+        layout, slots = load_layout(self.layout), self.slots
+        at = slots.offset
+        if slots.offset_field:
+            if len(data) < layout.structs[slots.header].size:
+                raise ValueError(f"ledger of {len(data)} bytes is shorter than its header")
+            at = int(np.frombuffer(data, layout.dtype(slots.header), 1)[slots.offset_field][0])
+        end = at + slots.count * layout.structs[slots.struct].size
+        if len(data) < end:
+            raise ValueError(f"ledger of {len(data)} bytes is shorter than its {slots.count} slots, which end at {end}")
+        rows = np.frombuffer(data, layout.dtype(slots.struct), slots.count, at)
+        result = {}
+        for index in np.flatnonzero(rows[slots.live]):
+            devices = rows[index][slots.devices]
+            words = [devices[name] for name in slots.bytes] or [devices]
+            result[int(index)] = tuple(sum(int(word[device]) for word in words) for device in range(len(devices)))
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +164,9 @@ def _read_dialect(path: Path) -> Dialect:
     check_keys(path, "file", data, frozenset({"name", "doc", "memory", "cores", "environment", "mount", "ledger"}))
     memory = _table(path, data, "memory", {"variable", "device_variable", "unit"})
     cores = _table(path, data, "cores", {"variable", "device_variable"})
-    ledger = _table(path, data, "ledger", {"variable", "path", "layout"})
+    raw_ledger = dict(data.get("ledger", {}))
+    raw_slots = raw_ledger.pop("slots", None)
+    ledger = _table(path, {"ledger": raw_ledger}, "ledger", {"variable", "path", "layout"})
     mount = _table(path, data, "mount", {"library"})
     environment = data.get("environment", {})
     for key, value in environment.items():
@@ -134,8 +189,9 @@ def _read_dialect(path: Path) -> Dialect:
     layout = ledger.get("layout", "")
     if layout and layout not in layout_names():
         raise SpecError(f"{path}: [ledger] layout is {layout!r}; known are {', '.join(layout_names())}")
-    if layout:
-        load_layout(layout)
+    if bool(layout) != (raw_slots is not None):
+        raise SpecError(f"{path}: [ledger]: layout and slots belong together; write both or none")
+    slots = _read_slots(path, load_layout(layout), raw_slots) if layout else None
     return Dialect(
         name=data["name"],
         doc=data.get("doc", ""),
@@ -146,8 +202,53 @@ def _read_dialect(path: Path) -> Dialect:
         cores_device_variable=cores.get("device_variable", ""),
         environment=environment,
         container_path=mount.get("library", ""),
-        ledger=LedgerDialect(ledger.get("variable", ""), ledger.get("path", ""), layout),
+        ledger=LedgerDialect(ledger.get("variable", ""), ledger.get("path", ""), layout, slots),
     )
+
+
+def _read_slots(path: Path, layout: Layout, raw: Any) -> Slots:
+    thing = "[ledger] slots"
+    if not isinstance(raw, dict):
+        raise SpecError(f"{path}: {thing}: not a table; write slots = {{struct = ..., at = ..., count = ..., ...}}")
+    check_keys(path, thing, raw, frozenset({"struct", "header", "at", "count", "live", "devices", "bytes"}))
+    at, count, names = raw.get("at"), raw.get("count"), raw.get("bytes", [])
+    if not isinstance(count, int) or count <= 0 or not isinstance(names, list):
+        raise SpecError(f"{path}: {thing}: count must be a positive integer and bytes a list of fields")
+    if not isinstance(at, int | str) or (isinstance(at, str) and not raw.get("header")):
+        raise SpecError(
+            f"{path}: {thing}: at is the offset of the first slot, or a field of the struct named by header"
+        )
+    slots = Slots(
+        struct=str(raw.get("struct")),
+        offset=at if isinstance(at, int) else 0,
+        offset_field=at if isinstance(at, str) else "",
+        header=raw.get("header", ""),
+        count=count,
+        live=str(raw.get("live")),
+        devices=str(raw.get("devices")),
+        bytes=tuple(names),
+    )
+    struct = _known(path, layout, slots.struct)
+    device = _member(path, struct, slots.devices)
+    _member(path, struct, slots.live)
+    for name in slots.bytes:
+        _member(path, _known(path, layout, device.type), name)
+    if slots.offset_field:
+        _member(path, _known(path, layout, slots.header), slots.offset_field)
+    return slots
+
+
+def _known(path: Path, layout: Layout, name: str) -> Struct:
+    if name not in layout.structs:
+        raise SpecError(f"{path}: [ledger] slots: {name} is no struct of layout {layout.name}")
+    return layout.structs[name]
+
+
+def _member(path: Path, struct: Struct, name: str) -> Field:
+    for field in struct.fields:
+        if field.name == name:
+            return field
+    raise SpecError(f"{path}: [ledger] slots: {name} is no field of {struct.name}")
 
 
 def _table(path: Path, data: dict[str, Any], key: str, allowed: set[str]) -> dict[str, str]:
