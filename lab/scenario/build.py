@@ -40,8 +40,7 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
             time_scale=float(node.time_scale),
         ),
         containers=tuple(
-            _container(name, index, container, where)
-            for index, (name, container) in enumerate(form.containers.items())
+            _container(name, index, container, where) for index, (name, container) in enumerate(form.containers.items())
         ),
         faults=tuple(_fault(index, fault, where) for index, fault in enumerate(form.faults)),
         expect=tuple(_expectation(index, item, where) for index, item in enumerate(form.expect)),
@@ -59,7 +58,7 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
 def _limits(value: int | dict[int, int] | None) -> dict[int | None, int]:
     if value is None:
         return {}
-    return dict(value) if isinstance(value, dict) else {None: value}
+    return {device: limit for device, limit in value.items()} if isinstance(value, dict) else {None: value}
 
 
 def _container(name: str, index: int, form: schema.ContainerForm, where: Where) -> Container:

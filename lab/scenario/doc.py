@@ -1,4 +1,7 @@
-"""The schema in words: which keys may stand where, and the text of docs/scenarios.md (``python -m lab.scenario.doc``)."""
+"""The schema in words: which keys may stand where, and the text of docs/scenarios.md.
+
+``python -m lab.scenario.doc > docs/scenarios.md`` writes it.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,14 @@ expect:
 """
 
 
+_COMMON = """Every step may have `as` (its label) and `result` (the code it must end with, `ok` by default, or `any`).
+Steps that call the driver may have `route` (link, dlsym, default, next, dlvsym, getproc, getproc1) and `device`.
+"""
+
+_NARROWED = """Most may be narrowed by `process` (`name` or `name.N`) and `container`.
+"""
+
+
 def keys_at(path: Path) -> list[str]:
     """The keys that a mapping at ``path`` of a file may have; empty where any key may stand."""
     form: Any = schema.ScenarioForm
@@ -81,14 +92,13 @@ def text() -> str:
     ]
     for title, form in _SECTIONS:
         parts.append(f"\n## {title}\n\n{_doc(form)}\n\n{_table(form)}")
-    parts.append(f"\n## Steps\n\n{_doc(schema.StepItemForm)}\n\nEvery step may have `as` and `result`; steps that call the\n")
-    parts[-1] += "driver may have `route` (link, dlsym, default, next, dlvsym, getproc, getproc1) and `device`.\n"
+    parts.append(f"\n## Steps\n\n{_doc(schema.StepItemForm)}\n\n{_COMMON}")
     common = set(schema.CallForm.model_fields)
     for name, form in _members(schema.StepItemForm):
         parts.append(f"\n### `{name}`\n\n{_doc(form)}\n\n{_table(form, without=common)}")
         if name in VALUES:
             parts.append(f"\nValues: {', '.join(f'`{value}`' for value in VALUES[name])}.\n")
-    parts.append(f"\n## Expectations\n\n{_doc(schema.ExpectForm)}\n\nMost may be narrowed by `process` and `container`.\n")
+    parts.append(f"\n## Expectations\n\n{_doc(schema.ExpectForm)}\n\n{_NARROWED}")
     for name, form in _members(schema.ExpectForm):
         parts.append(f"\n### `{name}`\n\n{_doc(form)}\n\n{_table(form, without=set(schema.Where.model_fields))}")
     return "".join(parts).rstrip() + "\n"

@@ -13,7 +13,7 @@ from lab.scenario.sweep import Variant, expand
 from lab.scenario.tree import Path, Problem, Tree, get, read_tree
 
 
-class ScenarioErrors(ValueError):
+class ScenarioError(ValueError):
     """A file that cannot be run; ``problems`` is sorted by position, ``str()`` has one line for each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -58,18 +58,22 @@ def _every_container(key: str) -> Callable[[Tree], list[Path]]:
     return paths
 
 
+def _at(*path: str) -> Callable[[Tree], list[Path]]:
+    return lambda _tree: [path]
+
+
 _TARGETS: dict[str, Callable[[Tree], list[Path]]] = {
-    "gpu": lambda tree: [("node", "gpus")],
-    "driver": lambda tree: [("node", "driver")],
-    "context": lambda tree: [("node", "context")],
+    "gpu": _at("node", "gpus"),
+    "driver": _at("node", "driver"),
+    "context": _at("node", "context"),
     "memory": _every_container("memory"),
     "cores": _every_container("cores"),
-    "interposer": lambda tree: [("options", "interposer")],
-    "dialect": lambda tree: [("options", "dialect")],
-    "policy": lambda tree: [("options", "policy")],
-    "memory_mode": lambda tree: [("options", "memory_mode")],
-    "seed": lambda tree: [("seed",)],
-    "timeout": lambda tree: [("timeout",)],
+    "interposer": _at("options", "interposer"),
+    "dialect": _at("options", "dialect"),
+    "policy": _at("options", "policy"),
+    "memory_mode": _at("options", "memory_mode"),
+    "seed": _at("seed"),
+    "timeout": _at("timeout"),
 }
 
 
@@ -87,14 +91,14 @@ def _set(value: Any, path: Path, new: Any) -> bool:
 
 
 def load(path: str | FilePath, *, overrides: Overrides | None = None) -> list[Scenario]:
-    """Every run of a scenario file, sweeps expanded; ScenarioErrors has everything that is wrong."""
+    """Every run of a scenario file, sweeps expanded; ScenarioError has everything that is wrong."""
     file = str(path)
     try:
         text = FilePath(path).read_bytes().decode("utf-8")
     except OSError as error:
-        raise ScenarioErrors([Problem(0, 0, error.strerror or str(error), file)]) from None
+        raise ScenarioError([Problem(0, 0, error.strerror or str(error), file)]) from None
     except UnicodeDecodeError as error:
-        raise ScenarioErrors([Problem(0, 0, f"not UTF-8 text (byte {error.start})", file)]) from None
+        raise ScenarioError([Problem(0, 0, f"not UTF-8 text (byte {error.start})", file)]) from None
     return loads(text, file, overrides=overrides)
 
 
@@ -105,7 +109,7 @@ def loads(text: str, file: str = "<text>", *, overrides: Overrides | None = None
     if tree.value is not None and not isinstance(tree.value, dict):
         problems.append(tree.problem((), "a scenario is a mapping with name, containers, expect, ..."))
     if not isinstance(tree.value, dict):
-        raise ScenarioErrors(problems)
+        raise ScenarioError(problems)
     options = overrides.apply(tree) if overrides is not None else {}
     found: list[Scenario] = []
     for variant in expand(tree, problems):
@@ -113,7 +117,7 @@ def loads(text: str, file: str = "<text>", *, overrides: Overrides | None = None
         if scenario is not None:
             found.append(scenario)
     if problems:
-        raise ScenarioErrors(problems)
+        raise ScenarioError(problems)
     return found
 
 
@@ -170,7 +174,7 @@ def explain(raw: Any, errors: Iterable[Any]) -> Iterable[tuple[Path, str, bool]]
         tags: list[Any] = []
         for part in error["loc"]:
             inside = get(raw, path)
-            if isinstance(inside, dict) and part in inside or isinstance(inside, list) and _is_index(part, inside):
+            if _holds(inside, part):
                 path = (*path, part)
             else:
                 tags.append(part)
@@ -179,7 +183,7 @@ def explain(raw: Any, errors: Iterable[Any]) -> Iterable[tuple[Path, str, bool]]
             yield path, f"missing key {tags[-1]!r}", False
             continue
         if kind == "extra_forbidden":
-            yield path, _unknown_key(path, tags), True
+            yield path, _unknown_key(path), True
             continue
         if tags and "[key]" not in tags:
             if path in branched or _wrong_branch(value, str(tags[0])):
@@ -188,8 +192,10 @@ def explain(raw: Any, errors: Iterable[Any]) -> Iterable[tuple[Path, str, bool]]
         yield path, _words(error, value), "[key]" in tags
 
 
-def _is_index(part: Any, inside: list[Any]) -> bool:
-    return isinstance(part, int) and part < len(inside)
+def _holds(inside: Any, part: Any) -> bool:
+    if isinstance(inside, dict):
+        return part in inside
+    return isinstance(inside, list) and isinstance(part, int) and part < len(inside)
 
 
 def _wrong_branch(value: Any, tag: str) -> bool:
@@ -198,7 +204,7 @@ def _wrong_branch(value: Any, tag: str) -> bool:
     return isinstance(value, dict) != mapping
 
 
-def _unknown_key(path: Path, tags: list[Any]) -> str:
+def _unknown_key(path: Path) -> str:
     from lab.scenario import vocabulary
     from lab.scenario.doc import keys_at
 

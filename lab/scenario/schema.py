@@ -123,15 +123,15 @@ F = TypeVar("F", bound=Form)
 class CountBounds(Form):
     """A number, or a range of numbers."""
 
-    min: Natural | None = Field(None, description="at least this many")
-    max: Natural | None = Field(None, description="at most this many")
+    min: Natural | None = Field(default=None, description="at least this many")
+    max: Natural | None = Field(default=None, description="at most this many")
 
 
 class SizeBounds(Form):
     """A size, or a range of sizes."""
 
-    min: Size | None = Field(None, description="at least this size")
-    max: Size | None = Field(None, description="at most this size")
+    min: Size | None = Field(default=None, description="at least this size")
+    max: Size | None = Field(default=None, description="at most this size")
 
 
 Count = Annotated[CountBounds, BeforeValidator(_bounds)]
@@ -144,28 +144,30 @@ SizeRange = Annotated[SizeBounds, BeforeValidator(_bounds)]
 class StepForm(Form):
     """A step of a process."""
 
-    label: Name | None = Field(None, alias="as", description="name of the step (and of what it allocates)")
-    result: CodeOrAny = Field(0, description="the result that this step must end with, or `any`")
+    label: Name | None = Field(default=None, alias="as", description="name of the step (and of what it allocates)")
+    result: CodeOrAny = Field(default=0, description="the result that this step must end with, or `any`")
 
 
 class CallForm(StepForm):
     """A step that calls the driver."""
 
-    route: Route | None = Field(None, description="how the caller finds the function; a list makes one run each")
-    device: Device | None = Field(None, description="device ordinal; default: the current one, else 0")
+    route: Route | None = Field(
+        default=None, description="how the caller finds the function; a list makes one run each"
+    )
+    device: Device | None = Field(default=None, description="device ordinal; default: the current one, else 0")
 
 
 class Init(CallForm):
     """`cuInit`."""
 
-    flags: Natural = Field(0, description="its argument")
+    flags: Natural = Field(default=0, description="its argument")
 
 
 class Context(CallForm):
     """Primary and created contexts. Without one, the first step that needs it retains the primary context."""
 
     op: Literal["retain", "release", "create", "destroy", "reset", "push", "pop"] = Field(description="what to do")
-    what: Name | None = Field(None, description="label of the `create` step, for destroy and push")
+    what: Name | None = Field(default=None, description="label of the `create` step, for destroy and push")
 
 
 class Sync(CallForm):
@@ -175,12 +177,12 @@ class Sync(CallForm):
 class Alloc(CallForm):
     """An allocation."""
 
-    size: Size | None = Field(None, alias="bytes", description="how much (not for pitched)")
-    kind: Kind = Field("sync", description="the family; a list makes one run each")
-    width: Size | None = Field(None, description="bytes of a row (pitched)")
-    height: Positive | None = Field(None, description="rows (pitched)")
-    element: Literal[4, 8, 16] | None = Field(None, description="element size (pitched), default 4")
-    count: Positive = Field(1, description="so many allocations under one name, each with its own result")
+    size: Size | None = Field(default=None, alias="bytes", description="how much (not for pitched)")
+    kind: Kind = Field(default="sync", description="the family; a list makes one run each")
+    width: Size | None = Field(default=None, description="bytes of a row (pitched)")
+    height: Positive | None = Field(default=None, description="rows (pitched)")
+    element: Literal[4, 8, 16] | None = Field(default=None, description="element size (pitched), default 4")
+    count: Positive = Field(default=1, description="so many allocations under one name, each with its own result")
 
     @model_validator(mode="after")
     def _shape(self) -> Alloc:
@@ -195,9 +197,11 @@ class Alloc(CallForm):
 class Free(CallForm):
     """Frees what an `alloc` step got. `free: x` is short for `free: {what: x}`."""
 
-    what: Name | None = Field(None, description="label of the alloc step")
-    pointer: Natural | None = Field(None, description="a raw pointer instead, e.g. one that was never allocated")
-    kind: Literal["sync", "async"] | None = Field(None, description="default: as it was allocated")
+    what: Name | None = Field(default=None, description="label of the alloc step")
+    pointer: Natural | None = Field(
+        default=None, description="a raw pointer instead, e.g. one that was never allocated"
+    )
+    kind: Literal["sync", "async"] | None = Field(default=None, description="default: as it was allocated")
 
     @model_validator(mode="after")
     def _target(self) -> Free:
@@ -210,22 +214,22 @@ class Memset(CallForm):
     """`cuMemsetD8`."""
 
     what: Name = Field(description="label of the alloc step")
-    value: Annotated[int, Field(ge=0, le=255)] = Field(0, description="the byte")
-    size: Size | None = Field(None, alias="bytes", description="default: all of it")
+    value: Annotated[int, Field(ge=0, le=255)] = Field(default=0, description="the byte")
+    size: Size | None = Field(default=None, alias="bytes", description="default: all of it")
 
 
 class Write(CallForm):
     """Copies a pattern from the host to the device."""
 
     what: Name = Field(description="label of the alloc step")
-    size: Size | None = Field(None, alias="bytes", description="default: all of it")
+    size: Size | None = Field(default=None, alias="bytes", description="default: all of it")
 
 
 class Read(CallForm):
     """Copies back and counts the bytes that differ from the last write or memset."""
 
     what: Name = Field(description="label of the alloc step")
-    size: Size | None = Field(None, alias="bytes", description="default: all of it")
+    size: Size | None = Field(default=None, alias="bytes", description="default: all of it")
 
 
 class Copy(CallForm):
@@ -233,34 +237,34 @@ class Copy(CallForm):
 
     source: Name = Field(alias="from", description="label of an alloc step")
     target: Name = Field(alias="to", description="label of an alloc step")
-    size: Size | None = Field(None, alias="bytes", description="default: the smaller of both")
+    size: Size | None = Field(default=None, alias="bytes", description="default: the smaller of both")
 
 
 class Module(CallForm):
     """Loads or unloads a module."""
 
-    op: Literal["load", "unload"] = Field("load", description="what to do")
-    what: Name | None = Field(None, description="label of the load step, for unload")
-    image: str = Field("builtin", description="`builtin` (the caller's PTX with vadd and mail) or a file")
+    op: Literal["load", "unload"] = Field(default="load", description="what to do")
+    what: Name | None = Field(default=None, description="label of the load step, for unload")
+    image: str = Field(default="builtin", description="`builtin` (the caller's PTX with vadd and mail) or a file")
 
 
 class Launch(CallForm):
     """Launches a kernel. `vadd` and `mail` are executed and their output is verified; others take modelled time."""
 
-    kernel: str = Field("vadd", min_length=1, description="its name")
-    blocks: Positive | None = Field(None, description="grid size; default: what n needs")
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="block size; default 256")
-    n: Positive | None = Field(None, description="elements")
-    duration: Duration | None = Field(None, description="modelled duration of a kernel that is not executed")
-    count: Positive = Field(1, description="so many launches")
+    kernel: str = Field(default="vadd", min_length=1, description="its name")
+    blocks: Positive | None = Field(default=None, description="grid size; default: what n needs")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(default=None, description="block size; default 256")
+    n: Positive | None = Field(default=None, description="elements")
+    duration: Duration | None = Field(default=None, description="modelled duration of a kernel that is not executed")
+    count: Positive = Field(default=1, description="so many launches")
 
 
 class View(CallForm):
     """Asks how much memory there is."""
 
     api: Literal["cuda", "total", "nvml", "nvml2"] = Field(
-        "cuda",
-        description="cuMemGetInfo_v2, cuDeviceTotalMem_v2, nvmlDeviceGetMemoryInfo or its _v2; a list makes one run each",
+        default="cuda",
+        description="cuMemGetInfo_v2, cuDeviceTotalMem_v2, nvmlDeviceGetMemoryInfo or its _v2; a list: one run each",
     )
 
 
@@ -268,20 +272,20 @@ class Lookup(CallForm):
     """Looks a function up without calling it."""
 
     name: str = Field(min_length=1, description="the name asked for")
-    version: Natural = Field(12000, description="CUDA version, for the resolver routes")
-    flags: Natural = Field(0, description="resolver flags")
+    version: Natural = Field(default=12000, description="CUDA version, for the resolver routes")
+    flags: Natural = Field(default=0, description="resolver flags")
 
 
 class Random(CallForm):
     """Random allocations and frees, checked against the caller's own books; everything left is freed at the end."""
 
-    threads: Annotated[int, Field(ge=1, le=256)] = Field(1, description="threads of the process")
-    operations: Positive = Field(1000, description="allocations and frees by each thread")
-    live: Positive = Field(64, description="allocations alive at once in each thread, at most")
-    min: Size = Field(256, description="smallest allocation")
-    max: Size = Field(4 << 20, description="largest allocation")
-    seed: Natural | None = Field(None, description="default: of the run")
-    kinds: list[Kind] = Field(["sync"], min_length=1, description="families to draw from")
+    threads: Annotated[int, Field(ge=1, le=256)] = Field(default=1, description="threads of the process")
+    operations: Positive = Field(default=1000, description="allocations and frees by each thread")
+    live: Positive = Field(default=64, description="allocations alive at once in each thread, at most")
+    min: Size = Field(default=256, description="smallest allocation")
+    max: Size = Field(default=4 << 20, description="largest allocation")
+    seed: Natural | None = Field(default=None, description="default: of the run")
+    kinds: list[Kind] = Field(default=["sync"], min_length=1, description="families to draw from")
 
     @model_validator(mode="after")
     def _order(self) -> Random:
@@ -300,15 +304,15 @@ class Fork(StepForm):
     """Forks; the child plays the nested steps and exits."""
 
     steps: list[StepItem] = Field(min_length=1, description="what the child does")
-    wait: bool = Field(True, description="wait for the child")
+    wait: bool = Field(default=True, description="wait for the child")
 
 
 class Exec(StepForm):
     """Replaces the process image by a fresh caller that plays the nested steps. Only as a last step."""
 
     steps: list[StepItem] = Field(min_length=1, description="what the new program does")
-    clear_environment: bool = Field(False, description="start it with an empty environment")
-    environment: dict[str, str] = Field({}, description="variables to set for it")
+    clear_environment: bool = Field(default=False, description="start it with an empty environment")
+    environment: dict[str, str] = Field(default={}, description="variables to set for it")
 
 
 class Parallel(StepForm):
@@ -327,12 +331,12 @@ class Raise(StepForm):
 class Exit(StepForm):
     """Ends the process. `exit: 3` for short."""
 
-    code: Annotated[int, Field(ge=0, le=255)] = Field(0, description="exit code")
-    quick: bool = Field(False, description="`_exit`: no exit handlers")
+    code: Annotated[int, Field(ge=0, le=255)] = Field(default=0, description="exit code")
+    quick: bool = Field(default=False, description="`_exit`: no exit handlers")
 
 
 class StepItemForm(Form):
-    """One step: a mapping with exactly one of these keys. A bare word (`init`, `sync`, `view`, ...) takes the defaults."""
+    """One step: a mapping with exactly one of these keys. A bare word (`init`, `sync`, `view`) takes the defaults."""
 
     init: Annotated[Init | None, _short("flags")] = None
     context: Annotated[Context | None, _short("op")] = None
@@ -342,7 +346,7 @@ class StepItemForm(Form):
     memset: Annotated[Memset | None, _short("what")] = None
     write: Annotated[Write | None, _short("what")] = None
     read: Annotated[Read | None, _short("what")] = None
-    copy_: Annotated[Copy | None, _short("from")] = Field(None, alias="copy")
+    copy_: Annotated[Copy | None, _short("from")] = Field(default=None, alias="copy")
     module: Annotated[Module | None, _short("op")] = None
     launch: Annotated[Launch | None, _short("kernel")] = None
     view: Annotated[View | None, _short("api")] = None
@@ -386,10 +390,10 @@ class Limits(Form):
     """What a container may use."""
 
     memory: Size | dict[Device, Size] | None = Field(
-        None, description="device memory: a size for every device, or a mapping from ordinal to size"
+        default=None, description="device memory: a size for every device, or a mapping from ordinal to size"
     )
     cores: Annotated[int, Field(ge=0, le=100)] | dict[Device, Annotated[int, Field(ge=0, le=100)]] | None = Field(
-        None, description="percent of the SMs, likewise"
+        default=None, description="percent of the SMs, likewise"
     )
 
 
@@ -403,16 +407,16 @@ class ProcessForm(Form):
     """A group of equal processes."""
 
     name: Name = Field(description="its name; with count > 1 the processes are `name.0`, `name.1`, ...")
-    count: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="how many")
+    count: Annotated[int, Field(ge=1, le=1024)] = Field(default=1, description="how many")
     start: Literal["now", "barrier"] | StartAfter = Field(
-        "now", description="`now`; `barrier`: released together with all others that say so; `{after: NAME}`"
+        default="now", description="`now`; `barrier`: released together with all others that say so; `{after: NAME}`"
     )
-    steps: list[StepItem] | None = Field(None, min_length=1, description="played by the caller; or:")
-    run: list[str] | None = Field(None, min_length=1, description="a real command with its arguments")
-    environment: dict[str, str] = Field({}, description="variables to set")
-    clear_environment: bool = Field(False, description="start with an empty environment (as `env -i` does)")
-    cwd: str | None = Field(None, description="working directory of `run`")
-    expect_exit: ExitCode = Field(0, description="exit code, signal name, or `any`")
+    steps: list[StepItem] | None = Field(default=None, min_length=1, description="played by the caller; or:")
+    run: list[str] | None = Field(default=None, min_length=1, description="a real command with its arguments")
+    environment: dict[str, str] = Field(default={}, description="variables to set")
+    clear_environment: bool = Field(default=False, description="start with an empty environment (as `env -i` does)")
+    cwd: str | None = Field(default=None, description="working directory of `run`")
+    expect_exit: ExitCode = Field(default=0, description="exit code, signal name, or `any`")
 
     @model_validator(mode="after")
     def _work(self) -> ProcessForm:
@@ -424,27 +428,33 @@ class ProcessForm(Form):
 class ContainerForm(Form):
     """A container, arranged as a device plugin's Allocate would arrange it."""
 
-    limits: Limits = Field(Limits(), description="what it may use")
-    pid_namespace: Literal["host", "private"] = Field("host", description="whether it has its own PID namespace")
-    share_region_with: Name | None = Field(None, description="use the ledger file of that container")
-    environment: dict[str, str] = Field({}, description="variables for all its processes")
-    interposer: str | None = Field(None, description="`builtin`, `none` or a path; default: as the run says")
-    dialect: DialectName | None = Field(None, description="how limits reach the interposer; default: as the run says")
+    limits: Limits = Field(default=Limits(), description="what it may use")
+    pid_namespace: Literal["host", "private"] = Field(
+        default="host", description="whether it has its own PID namespace"
+    )
+    share_region_with: Name | None = Field(default=None, description="use the ledger file of that container")
+    environment: dict[str, str] = Field(default={}, description="variables for all its processes")
+    interposer: str | None = Field(default=None, description="`builtin`, `none` or a path; default: as the run says")
+    dialect: DialectName | None = Field(
+        default=None, description="how limits reach the interposer; default: as the run says"
+    )
     processes: list[ProcessForm] = Field(min_length=1, description="what runs in it")
 
 
 class NodeForm(Form):
     """The fake GPU node."""
 
-    gpus: list[ProfileName] = Field(["a100-80g"], min_length=1, max_length=16, description="a profile for each device")
-    driver: Driver = Field("580", description="driver version; a list makes one run each")
-    memory: Size | None = Field(None, description="device memory instead of the profile's")
-    context: Size | None = Field(None, description="what a context takes instead of the profile's")
+    gpus: list[ProfileName] = Field(
+        default=["a100-80g"], min_length=1, max_length=16, description="a profile for each device"
+    )
+    driver: Driver = Field(default="580", description="driver version; a list makes one run each")
+    memory: Size | None = Field(default=None, description="device memory instead of the profile's")
+    context: Size | None = Field(default=None, description="what a context takes instead of the profile's")
     latency: Literal["none", "profile"] | dict[LatencyName, Duration] = Field(
-        "none", description="modelled durations of driver work: none, the profile's, or by name"
+        default="none", description="modelled durations of driver work: none, the profile's, or by name"
     )
     time_scale: Annotated[float, Field(gt=0, le=1000)] | Annotated[int, Field(ge=1, le=1000)] = Field(
-        1.0, description="modelled time over real time"
+        default=1.0, description="modelled time over real time"
     )
 
 
@@ -452,21 +462,23 @@ class FaultForm(Form):
     """A planned fault in the driver."""
 
     at: HookName = Field(description="the driver function")
-    call: Positive | None = Field(None, description="fires at the n-th call only (default: at the first)")
-    every: Positive | None = Field(None, description="fires at every n-th call")
-    from_: Positive | None = Field(None, alias="from", description="fires at the n-th call and all later ones")
-    scope: Literal["process", "container", "node"] = Field("process", description="whose calls are counted")
-    process: str | None = Field(None, description="only in this process: `name` (each of the group) or `name.N`")
-    container: Name | None = Field(None, description="only in this container")
-    when: Literal["before", "after"] = Field("before", description="before or after the driver does its work")
-    return_: Code | None = Field(None, alias="return", description="action: return this code")
-    delay: Duration | None = Field(None, description="action: take longer")
-    kill: Signal | None = Field(None, description="action: the caller gets this signal")
-    meet: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="action: hold callers until so many have arrived or nobody else can"
+    call: Positive | None = Field(default=None, description="fires at the n-th call only (default: at the first)")
+    every: Positive | None = Field(default=None, description="fires at every n-th call")
+    from_: Positive | None = Field(default=None, alias="from", description="fires at the n-th call and all later ones")
+    scope: Literal["process", "container", "node"] = Field(default="process", description="whose calls are counted")
+    process: str | None = Field(
+        default=None, description="only in this process: `name` (each of the group) or `name.N`"
     )
-    stop: Literal[True] | None = Field(None, description="action: stop the caller (SIGSTOP)")
-    lost: Literal[True] | None = Field(None, description="action: the device falls off the bus")
+    container: Name | None = Field(default=None, description="only in this container")
+    when: Literal["before", "after"] = Field(default="before", description="before or after the driver does its work")
+    return_: Code | None = Field(default=None, alias="return", description="action: return this code")
+    delay: Duration | None = Field(default=None, description="action: take longer")
+    kill: Signal | None = Field(default=None, description="action: the caller gets this signal")
+    meet: Annotated[int, Field(ge=2)] | None = Field(
+        default=None, description="action: hold callers until so many have arrived or nobody else can"
+    )
+    stop: Literal[True] | None = Field(default=None, description="action: stop the caller (SIGSTOP)")
+    lost: Literal[True] | None = Field(default=None, description="action: the device falls off the bus")
 
     @model_validator(mode="after")
     def _shape(self) -> FaultForm:
@@ -485,12 +497,14 @@ class OptionsForm(Form):
     """How the run is made; the command line wins."""
 
     memory_mode: Literal["reserve", "double-check"] | None = Field(
-        None, description="how the ledger admits; a list makes one run each"
+        default=None, description="how the ledger admits; a list makes one run each"
     )
-    policy: str | None = Field(None, description="NAME or FILE.py:Class")
-    history: Literal["none", "events", "calls"] = Field("events", description="how much to record; `calls`: every call")
-    interposer: str | None = Field(None, description="`builtin`, `none` or a path")
-    dialect: DialectName | None = Field(None, description="how limits reach the interposer")
+    policy: str | None = Field(default=None, description="NAME or FILE.py:Class")
+    history: Literal["none", "events", "calls"] = Field(
+        default="events", description="how much to record; `calls`: every call"
+    )
+    interposer: str | None = Field(default=None, description="`builtin`, `none` or a path")
+    dialect: DialectName | None = Field(default=None, description="how limits reach the interposer")
 
 
 # --- expectations ----------------------------------------------------------------------------------------------------
@@ -499,8 +513,8 @@ class OptionsForm(Form):
 class Where(Form):
     """Narrows an expectation."""
 
-    process: str | None = Field(None, description="only this process: `name` or `name.N`")
-    container: Name | None = Field(None, description="only this container")
+    process: str | None = Field(default=None, description="only this process: `name` or `name.N`")
+    container: Name | None = Field(default=None, description="only this container")
 
 
 class Outcome(Where):
@@ -518,31 +532,31 @@ class NeverAbove(Where):
     """Physical memory never exceeds this, not even for a moment (from the fake driver's own books)."""
 
     memory: Size = Field(description="the bound")
-    of: Literal["container", "process", "device"] = Field("container", description="whose memory")
-    device: Device | None = Field(None, description="default: each device")
+    of: Literal["container", "process", "device"] = Field(default="container", description="whose memory")
+    device: Device | None = Field(default=None, description="default: each device")
 
 
 class LedgerEmpty(Where):
     """The interposer's ledger and the driver's books hold nothing."""
 
-    at: Literal["end"] = Field("end", description="when")
+    at: Literal["end"] = Field(default="end", description="when")
 
 
 class ViewExpect(Where):
     """What a `view` step saw."""
 
     step: Name = Field(description="label of the view step")
-    total: SizeRange | None = Field(None, description="a size or {min, max}")
-    free: SizeRange | None = Field(None, description="a size or {min, max}")
-    used: SizeRange | None = Field(None, description="a size or {min, max} (NVML views)")
+    total: SizeRange | None = Field(default=None, description="a size or {min, max}")
+    free: SizeRange | None = Field(default=None, description="a size or {min, max}")
+    used: SizeRange | None = Field(default=None, description="a size or {min, max} (NVML views)")
 
 
 class ExitExpect(Where):
     """How processes ended; replaces their `expect_exit`."""
 
-    code: Annotated[int, Field(ge=0, le=255)] | None = Field(None, description="exit code")
-    signal: Signal | None = Field(None, description="signal")
-    count: Count | None = Field(None, description="so many of them; default: all")
+    code: Annotated[int, Field(ge=0, le=255)] | None = Field(default=None, description="exit code")
+    signal: Signal | None = Field(default=None, description="signal")
+    count: Count | None = Field(default=None, description="so many of them; default: all")
 
     @model_validator(mode="after")
     def _end(self) -> ExitExpect:
@@ -557,14 +571,14 @@ class Order(Where):
     """Order of the phases of an interposed `cuInit`, in every process that shows one."""
 
     phases: list[Phase] = Field(min_length=1, description="these occur, first occurrences in this order")
-    once: bool = Field(False, description="and each exactly once a process")
+    once: bool = Field(default=False, description="and each exactly once a process")
 
 
 class Calls(Where):
     """How often the driver was called (needs `options: {history: calls}`)."""
 
     name: HookName = Field(description="the driver function")
-    result: Code | None = Field(None, description="only calls with this result")
+    result: Code | None = Field(default=None, description="only calls with this result")
     count: Count = Field(description="a number or {min, max}")
 
 
@@ -577,7 +591,9 @@ class NotExecuted(Where):
 class FaultsFired(Form):
     """How often planned faults fired. Without this, every fault must fire at least once."""
 
-    fault: Natural | None = Field(None, description="number of the fault in `faults`, from 0; default: all together")
+    fault: Natural | None = Field(
+        default=None, description="number of the fault in `faults`, from 0; default: all together"
+    )
     count: Count = Field(description="a number or {min, max}")
 
 
@@ -620,17 +636,21 @@ class ScenarioForm(Form):
     """The keys of a scenario file."""
 
     name: Annotated[str, Field(min_length=1, max_length=120)] = Field(description="what it is called")
-    doc: str = Field("", description="what it shows, for people")
-    tags: list[str] = Field([], description="free words to select it by")
-    report: list[str] = Field([], description="ids of public reports that it reproduces")
-    sweep: dict[str, list[Any]] = Field({}, description="values for `$name` anywhere below; one run for each combination")
-    node: NodeForm = Field(NodeForm(), description="the fake node")
+    doc: str = Field(default="", description="what it shows, for people")
+    tags: list[str] = Field(default=[], description="free words to select it by")
+    report: list[str] = Field(default=[], description="ids of public reports that it reproduces")
+    sweep: dict[str, list[Any]] = Field(
+        default={}, description="values for `$name` anywhere; one run for each combination"
+    )
+    node: NodeForm = Field(default=NodeForm(), description="the fake node")
     containers: dict[Name, ContainerForm] = Field(min_length=1, description="by name")
-    faults: list[FaultForm] = Field([], description="planned faults")
-    expect: list[Annotated[ExpectForm, BeforeValidator(_bare_expect)]] = Field([], description="what must hold")
-    options: OptionsForm = Field(OptionsForm(), description="how the run is made")
-    timeout: Duration = Field(60_000_000_000, gt=0, description="then processes are killed and the run is invalid")
-    seed: Natural = Field(1, description="of everything random")
+    faults: list[FaultForm] = Field(default=[], description="planned faults")
+    expect: list[Annotated[ExpectForm, BeforeValidator(_bare_expect)]] = Field(default=[], description="what must hold")
+    options: OptionsForm = Field(default=OptionsForm(), description="how the run is made")
+    timeout: Duration = Field(
+        default=60_000_000_000, gt=0, description="then processes are killed and the run is invalid"
+    )
+    seed: Natural = Field(default=1, description="of everything random")
 
 
 for _form in (Fork, Exec, Parallel, StepItemForm):

@@ -88,7 +88,8 @@ def _axes(tree: Tree, problems: list[Problem]) -> list[Axis]:
     for name, paths in targets.items():
         source: Path = ("sweep", name)
         if not paths:
-            problems.append(tree.problem(source, f"sweep value {name!r} is never used; write ${name} somewhere", key=True))
+            unused = f"sweep value {name!r} is never used; write ${name} somewhere"
+            problems.append(tree.problem(source, unused, key=True))
         if _usable(tree, source, named[name], problems):
             sources = tuple((*source, index) for index in range(len(named[name])))
             axes.append(Axis(name, tuple(paths), tuple(named[name]), sources))

@@ -74,7 +74,7 @@ def read_tree(text: str, file: str) -> Tree:
         tree.problems.append(Problem(1, 1, f"not valid YAML: {' '.join(str(error).split())}", file))
         return tree
     if root is None:
-        tree.problems.append(Problem(1, 1, "the file is empty; a scenario is a mapping with name, containers, ...", file))
+        tree.problems.append(Problem(1, 1, "the file is empty; a scenario has name, containers, ...", file))
         return tree
     tree.value = _build(root, (), tree, ())
     return tree

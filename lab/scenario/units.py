@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them, parsed strictly: a unit is wanted, a rest is an error, nothing is rounded."""
+"""Sizes and durations as people write them. Strict: a unit is wanted, a rest is an error, nothing is rounded."""
 
 from __future__ import annotations
 
