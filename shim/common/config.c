@@ -4,9 +4,7 @@
  * host that calls setenv; the answer is taken at the first question and not at load, because hosts set
  * CUDA_VISIBLE_DEVICES in themselves before their first CUDA call. Nothing is allocated: keys and values live in static
  * storage, and an answer that no longer fits is returned where it was found. Safe from any thread; errno is kept. */
-#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
-#endif
 #include "config.h"
 
 #include <errno.h>

@@ -3,9 +3,7 @@
  * Invariants: a record is written by the one thread that drew its ticket; `commit` is stored last (release), so a writer
  * that is killed leaves a record that readers skip; a ticket beyond the capacity writes nothing, and `next` keeps
  * counting, which tells readers how many were lost. The file is made by the runner and never by a guest. errno is kept. */
-#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
-#endif
 #include "history.h"
 
 #include "config.h"
@@ -32,7 +30,7 @@ static uint64_t capacity;
 static uint16_t process = 0xFFFF, container = 0xFFFF;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t self_pid;     /* 0 = ask again */
+static uint32_t self_pid;       /* 0 = ask again */
 static uint32_t fork_epoch = 1; /* a thread id cached under another epoch is stale */
 static __thread uint32_t self_tid __attribute__((tls_model("initial-exec")));
 static __thread uint32_t tid_epoch __attribute__((tls_model("initial-exec")));
@@ -84,8 +82,10 @@ static void *map_file(const char *path) {
     }
     if (!cause) return at;
     char line[512];
-    int length = snprintf(line, sizeof line, "hooklab: %s: no history is written: %s; give HOOKLAB_HISTORY a file made by this version's runner\n",
-                          path, cause);
+    int length =
+        snprintf(line, sizeof line,
+                 "hooklab: %s: no history is written: %s; give HOOKLAB_HISTORY a file made by this version's runner\n",
+                 path, cause);
     if (length > (int)sizeof line) length = (int)sizeof line;
     if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0) { /* nobody reads it */
     }

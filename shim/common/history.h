@@ -10,9 +10,9 @@ struct hl_event { /* what the writer says; time, pid, tid, process and container
     uint32_t extra;
     uint64_t a, b, c;
 };
-int hl_history_on(void);                       /* opens on first use */
+int hl_history_on(void); /* opens on first use */
 void hl_history_add(const struct hl_event *event);
-void hl_history_host_pid(uint32_t pid);        /* from the node's reply */
-uint64_t hl_now_ns(void);                      /* CLOCK_MONOTONIC */
-void hl_history_fork_child(void);              /* pid and tid change */
+void hl_history_host_pid(uint32_t pid); /* from the node's reply */
+uint64_t hl_now_ns(void);               /* CLOCK_MONOTONIC */
+void hl_history_fork_child(void);       /* pid and tid change */
 #endif

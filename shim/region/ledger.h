@@ -13,35 +13,39 @@
 enum hl_memory_mode { HL_MODE_RESERVE = 0, HL_MODE_DOUBLE_CHECK = 1 };
 
 struct hl_ledger_config {
-    const char *path;        /* region file; created if absent; NULL = private anonymous region (one process, still works) */
-    uint64_t limit[16];      /* bytes by device ordinal; 0 = none; used only when this process creates the region */
+    const char *path;   /* region file; created if absent; NULL = private anonymous region (one process, still works) */
+    uint64_t limit[16]; /* bytes by device ordinal; 0 = none; used only when this process creates the region */
     uint64_t sm_limit[16];
     enum hl_memory_mode mode;
-    int robust;              /* 1 = the runner guarantees one PID namespace per region: robust mutex; 0 = file locks */
+    int robust; /* 1 = the runner guarantees one PID namespace per region: robust mutex; 0 = file locks */
     /* 0 admit, else the CUresult to refuse with. Called with no lock held. */
     int32_t (*verdict)(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others);
     void (*log)(const char *line);
 };
 
-struct hl_ticket {           /* one charge under way; lives on the caller's stack */
+struct hl_ticket { /* one charge under way; lives on the caller's stack */
     int device, kind;
-    uint64_t bytes;          /* what was reserved */
-    uint64_t before;         /* container bytes in use when admitted */
-    uint64_t token;          /* internal */
+    uint64_t bytes;  /* what was reserved */
+    uint64_t before; /* container bytes in use when admitted */
+    uint64_t token;  /* internal */
 };
 
-struct hl_entry {            /* one live allocation */
+struct hl_entry { /* one live allocation */
     uint64_t pointer, bytes, context;
     int device, kind;
+    uint64_t token; /* internal */
 };
 
 /* Opens or creates the region and takes a slot. Idempotent, thread-safe. 0 or -errno (-ENOSPC: no free slot,
  * -EPROTO: foreign layout, -EXDEV: robust region of another PID namespace); *why then points to one line. */
 int hl_ledger_open(const struct hl_ledger_config *config, const char **why);
 int hl_ledger_is_open(void);
+/* 0 reserved, else the CUresult to refuse with; 304 (operating system) when the books cannot be kept. A refusal is
+ * given only after the dead were buried and the policy was asked again without their bytes. */
 int32_t hl_ledger_reserve(int device, uint64_t bytes, int kind, struct hl_ticket *ticket);
-/* After the driver succeeded. `bytes` may differ from the reservation (what the driver really took). In
- * double-check mode the re-check happens here: non-zero = over the limit, nothing recorded, free it and refuse. */
+/* After the driver succeeded. `bytes` may differ from the reservation (what the driver really took): more of it is
+ * asked for again. In double-check mode the re-check happens here. Non-zero = over the limit, nothing recorded and the
+ * reservation gone: free it and refuse. */
 int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes);
 void hl_ledger_cancel(struct hl_ticket *ticket);
 int hl_ledger_find(uint64_t pointer, struct hl_entry *out);   /* 1 found (exact base pointer) */
@@ -50,10 +54,20 @@ void hl_ledger_credit(const struct hl_entry *entry);
 void hl_ledger_reattach(const struct hl_entry *entry);
 /* Releases every entry of a context that the driver freed implicitly. Returns bytes released. */
 uint64_t hl_ledger_release_context(uint64_t context);
-uint64_t hl_ledger_used(int device);    /* container, pending included */
-uint64_t hl_ledger_limit(int device);   /* 0 = none */
-uint64_t hl_ledger_live(void);          /* live entries of this process */
+uint64_t hl_ledger_used(int device);  /* container, pending included */
+uint64_t hl_ledger_limit(int device); /* 0 = none */
+uint64_t hl_ledger_live(void);        /* live entries of this process */
 void *hl_ledger_policy_words(int device, size_t *bytes);
-void hl_ledger_close(void);             /* clean end: gives the slot back (atexit) */
-void hl_ledger_fork_prepare(void); void hl_ledger_fork_parent(void); void hl_ledger_fork_child(void);
+/* Clean end (atexit): gives the slot back if it holds nothing. Bytes still held stay booked until the kernel says that
+ * the process is gone, because the driver holds them as long. */
+void hl_ledger_close(void);
+void hl_ledger_fork_prepare(void);
+void hl_ledger_fork_parent(void);
+void hl_ledger_fork_child(void);
+
+/* For tools (lab.region). Buries the dead of a region file that this process need not use: how many slots, or -errno with
+ * one line in why (bytes of room). From another PID namespace than a robust region's own only once nobody is present. */
+int hl_region_reap(const char *path, char *why, size_t room);
+/* present[i] = 1 where the owner of slot i lives. Slots looked at, or -errno with one line in why. */
+int hl_region_present(const char *path, uint8_t *present, size_t count, char *why, size_t room);
 #endif

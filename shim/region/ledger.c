@@ -1,0 +1,443 @@
+/* The ledger of this process (see ledger.h): charges and uncharges booked in its slot of the region.
+ *
+ * Invariants:
+ *   - Slots are the truth, device.used is a cache of their sum (region.h).
+ *   - A charge is committed under the region lock only if no more is in use than the policy saw when it admitted it, so
+ *     the limit is not exceeded for a moment; else the policy is asked again. Whoever has to ask again was overtaken by a
+ *     commit, so somebody always gets on.
+ *   - Before a refusal is given the dead are buried; if any were (by us or, since the policy's snapshot, by another), the
+ *     policy is asked again.
+ *   - No lock is held across a verdict.
+ *   - A fork child owns nothing of its parent: entries, tickets and slot carry an epoch, and what is of another epoch is
+ *     dropped. A page that forks find zeroed (MADV_WIPEONFORK) shows a child even when no fork handler ran. */
+#define _GNU_SOURCE
+#include "ledger.h"
+
+#include "entries.h"
+#include "history.h"
+#include "hl_layout_history.h"
+#include "region.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, OPERATING_SYSTEM = 304 }; /* CUresult */
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* open, attach, close and fork */
+static struct hl_region region;
+static int opened;   /* release/acquire: region and config are set */
+static int attached; /* release/acquire: slot and generation are set */
+static int slot;
+static uint64_t generation;
+static uint64_t epoch = 1;            /* of this process; children count on */
+static volatile uint32_t *owner_page; /* 1 in the process that opened, 0 in every copy of its memory */
+static int prepared;                  /* hl_ledger_fork_prepare ran: the child may free what it inherited */
+static char why_line[HL_WHY_BYTES];
+static int32_t (*verdict)(int, uint64_t, int, uint64_t, uint64_t, uint64_t);
+static void (*log_line)(const char *);
+static enum hl_memory_mode mode;
+
+static void say(const char *line) {
+    if (log_line) log_line(line);
+}
+
+static struct hl_region_slot_device *own(int device) { return &region.slot[slot].device[device]; }
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+static void add(uint64_t *word, uint64_t bytes) { __atomic_fetch_add(word, bytes, __ATOMIC_RELAXED); }
+static void subtract(uint64_t *word, uint64_t bytes) { __atomic_fetch_sub(word, bytes, __ATOMIC_RELAXED); }
+
+/* Words that only the holder of the region lock writes: plain arithmetic, stores that readers see whole. */
+static void set(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+static void event(uint8_t what, int device, int kind, int32_t result, uint64_t a, uint64_t b, uint64_t c) {
+    if (!hl_history_on()) return;
+    struct hl_event record = {.event = what,
+                              .source = HL_SOURCE_SHIM,
+                              .device = (uint8_t)device,
+                              .name = 0xFFFF,
+                              .step = 0xFFFF,
+                              .result = result,
+                              .extra = (uint32_t)kind,
+                              .a = a,
+                              .b = b,
+                              .c = c};
+    hl_history_add(&record);
+}
+
+static void phase(uint64_t which) { event(HL_EVENT_PHASE, 0xFF, 0, 0, which, 0, 0); }
+
+/* ---- opening, entering, leaving ---- */
+
+/* `opening` held; the gate too where the lock is robust. */
+static int attach(void) {
+    int index = hl_region_enter(&region);
+    if (index < 0) return index;
+    slot = index;
+    generation = region.slot[index].generation;
+    __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static int own_page(void) {
+    if (!owner_page) {
+        void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) return -errno;
+        if (madvise(page, 4096, MADV_WIPEONFORK))
+            say("hooklab: no MADV_WIPEONFORK: a child made by a bare clone is not told from its parent");
+        owner_page = page;
+    }
+    *owner_page = 1;
+    return 0;
+}
+
+static int open_locked(const struct hl_ledger_config *config) {
+    struct hl_region_new fresh = {
+        .create = 1, .robust = config->robust, .limit = config->limit, .sm_limit = config->sm_limit};
+    verdict = config->verdict;
+    log_line = config->log;
+    mode = config->mode;
+    int problem = hl_region_open(&region, config->path, &fresh, why_line);
+    if (problem) return problem;
+    phase(HL_PHASE_REGION_ACQUIRED);
+    problem = own_page();
+    if (region.header->lock_kind == HL_LOCK_FILE)
+        hl_region_gate_open(&region); /* the gate is the lock that entering takes */
+    if (!problem) problem = attach();
+    if (problem == -ENOSPC)
+        snprintf(why_line, sizeof why_line,
+                 "%s: all %d slots of the region are taken by living processes; "
+                 "let some end or give another path",
+                 config->path ? config->path : "private region", HL_REGION_SLOTS);
+    else if (problem)
+        snprintf(why_line, sizeof why_line, "%s: no slot of the region can be taken: %s",
+                 config->path ? config->path : "private region", strerror(-problem));
+    if (problem) hl_region_unmap(&region);
+    else hl_region_gate_open(&region);
+    return problem;
+}
+
+int hl_ledger_open(const struct hl_ledger_config *config, const char **why) {
+    int saved = errno, problem = 0;
+    pthread_mutex_lock(&opening);
+    if (!opened) {
+        phase(HL_PHASE_REGION_ENTER);
+        problem = open_locked(config);
+        if (!problem) __atomic_store_n(&opened, 1, __ATOMIC_RELEASE);
+        phase(HL_PHASE_REGION_RELEASED);
+    }
+    if (why) *why = problem ? why_line : "";
+    pthread_mutex_unlock(&opening);
+    errno = saved;
+    return problem;
+}
+
+int hl_ledger_is_open(void) { return __atomic_load_n(&opened, __ATOMIC_ACQUIRE); }
+
+/* A child found out by the wiped page, or the first use after a fork or a close. */
+static int attach_slowly(void) {
+    int saved = errno, problem = 0;
+    if (!*owner_page) hl_ledger_fork_child();
+    pthread_mutex_lock(&opening);
+    if (!attached) {
+        int robust = region.header->lock_kind == HL_LOCK_ROBUST;
+        problem = robust ? hl_region_gate_close(&region) : 0;
+        if (!problem && robust && region.header->pid_namespace != hl_pid_namespace()) problem = -EXDEV;
+        if (!problem) problem = attach();
+        if (robust) hl_region_gate_open(&region);
+        if (problem) {
+            char line[256];
+            snprintf(line, sizeof line, "hooklab: no slot of the region can be taken: %s%s", strerror(-problem),
+                     problem == -ENOSPC ? " (all are taken by living processes)" : "");
+            say(line);
+        }
+    }
+    pthread_mutex_unlock(&opening);
+    errno = saved;
+    return problem;
+}
+
+static int ready(void) {
+    if (__builtin_expect(__atomic_load_n(&attached, __ATOMIC_ACQUIRE) && *owner_page, 1)) return 1;
+    return hl_ledger_is_open() && !attach_slowly();
+}
+
+/* 0, or the slot was given back (hl_ledger_close) since ready() looked: -EAGAIN; or the lock failed. */
+static int lock_own(void) {
+    int problem = hl_region_lock(&region, slot);
+    if (problem) {
+        say("hooklab: the region cannot be locked any more: its descriptor was closed and the file is out of reach");
+        return problem;
+    }
+    const struct hl_region_slot *mine = &region.slot[slot];
+    if (__builtin_expect(mine->generation == generation && mine->state == HL_SLOT_LIVE, 1)) return 0;
+    hl_region_unlock(&region);
+    return -EAGAIN;
+}
+
+void hl_ledger_close(void) {
+    int saved = errno;
+    pthread_mutex_lock(&opening);
+    if (opened && attached && *owner_page) {
+        __atomic_store_n(&attached, 0, __ATOMIC_RELEASE);
+        if (!hl_region_leave(&region, slot)) __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&opening);
+    errno = saved;
+}
+
+/* ---- charging ---- */
+
+enum booking { BOOK_NOTHING, BOOK_PENDING, BOOK_USED };
+
+/* Region lock held; `used` is what the container uses. held before used: see region.h. */
+static uint64_t book(int device, uint64_t bytes, int kind, enum booking how, uint64_t used) {
+    struct hl_region_slot_device *mine = own(device);
+    struct hl_region_device *all = &region.device[device];
+    add(how == BOOK_PENDING ? &mine->pending : &mine->used[kind], bytes);
+    uint64_t held = mine->held + bytes;
+    set(&mine->held, held);
+    set(&all->used, used + bytes);
+    if (held > mine->peak) set(&mine->peak, held);
+    if (used + bytes > all->peak) set(&all->peak, used + bytes);
+    return used + bytes;
+}
+
+static int32_t judge(int device, uint64_t bytes, int kind, uint64_t used, uint64_t limit, uint64_t mine) {
+    if (used + bytes < used) return OUT_OF_MEMORY; /* beyond 64 bits: no policy needs to cope with it */
+    if (verdict) return verdict(device, bytes, kind, used, limit, used > mine ? used - mine : 0);
+    return limit && used + bytes > limit ? OUT_OF_MEMORY : 0;
+}
+
+/* Asks the policy and books what it admits, or refuses. `before`: what was in use when it was admitted. */
+static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, uint64_t *before) {
+    const struct hl_region_device *all = &region.device[device];
+    for (;;) {
+        if (!ready()) return OPERATING_SYSTEM;
+        uint64_t repairs = load(&region.header->repairs), used = load(&all->used), limit = load(&all->limit);
+        int32_t refused = judge(device, bytes, kind, used, limit, load(&own(device)->held));
+        if (refused) {
+            int saved = errno, buried = hl_region_sweep(&region, slot, device);
+            errno = saved;
+            if (buried || load(&region.header->repairs) != repairs) continue;
+            add(&region.device[device].refused, 1);
+            event(HL_EVENT_VERDICT, device, kind, refused, bytes, used, limit);
+            *before = used;
+            return refused;
+        }
+        if (how != BOOK_NOTHING) {
+            int problem = lock_own();
+            if (problem == -EAGAIN) continue;
+            if (problem) return OPERATING_SYSTEM;
+            uint64_t now = load(&all->used);
+            int holds = now <= used;
+            uint64_t after = holds ? book(device, bytes, kind, how, now) : 0;
+            hl_region_unlock(&region);
+            if (!holds) continue;
+            event(HL_EVENT_VERDICT, device, kind, 0, bytes, now, limit);
+            event(HL_EVENT_LEDGER, device, kind, 0, bytes, after, 0);
+            *before = now;
+        } else {
+            event(HL_EVENT_VERDICT, device, kind, 0, bytes, used, limit);
+            *before = used;
+        }
+        return 0;
+    }
+}
+
+/* Takes bytes off the slot and the total. A dead lock leaves them booked until this process ends. */
+static void give_back(int device, uint64_t bytes, int kind, enum booking from) {
+    if (!bytes || lock_own()) return;
+    struct hl_region_slot_device *mine = own(device);
+    subtract(from == BOOK_PENDING ? &mine->pending : &mine->used[kind], bytes);
+    set(&mine->held, mine->held - bytes);
+    uint64_t after = region.device[device].used - bytes;
+    set(&region.device[device].used, after);
+    hl_region_unlock(&region);
+    event(HL_EVENT_LEDGER, device, kind, 0, 0 - bytes, after, 0);
+}
+
+static int32_t valid(int device, int kind) {
+    if (device < 0 || device >= HL_REGION_DEVICES) return INVALID_DEVICE;
+    return kind < 0 || kind >= HL_REGION_KINDS ? INVALID_VALUE : 0;
+}
+
+int32_t hl_ledger_reserve(int device, uint64_t bytes, int kind, struct hl_ticket *ticket) {
+    *ticket = (struct hl_ticket){.device = device, .kind = kind, .bytes = bytes};
+    int32_t problem = valid(device, kind);
+    if (!problem)
+        problem = decide(device, bytes, kind, mode == HL_MODE_RESERVE ? BOOK_PENDING : BOOK_NOTHING, &ticket->before);
+    if (!problem) ticket->token = epoch;
+    return problem;
+}
+
+void hl_ledger_cancel(struct hl_ticket *ticket) {
+    if (!ticket->token || ticket->token != epoch || !ready()) return;
+    ticket->token = 0;
+    if (mode == HL_MODE_RESERVE) give_back(ticket->device, ticket->bytes, ticket->kind, BOOK_PENDING);
+}
+
+/* The driver gives an address out again only after it took it back: an entry still there was freed past us. */
+static int32_t enter_entry(const struct hl_entry *entry) {
+    struct hl_entry old;
+    int replaced = hl_entries_insert(entry, &old);
+    if (replaced > 0) give_back(old.device, old.bytes, old.kind, BOOK_USED);
+    return replaced < 0 ? OUT_OF_MEMORY : 0;
+}
+
+int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
+    if (!ticket->token || ticket->token != epoch || !ready()) return 0; /* begun by a parent: its bytes are not ours */
+    int device = ticket->device, kind = ticket->kind;
+    struct hl_entry entry = {
+        .pointer = pointer, .bytes = bytes, .context = context, .device = device, .kind = kind, .token = epoch};
+    uint64_t before;
+    if (mode == HL_MODE_DOUBLE_CHECK) {
+        ticket->token = 0;
+        int32_t refused = decide(device, bytes, kind, BOOK_USED, &before);
+        if (refused) {
+            add(&region.device[device].rollbacks, 1);
+            return refused;
+        }
+        int32_t problem = enter_entry(&entry);
+        if (problem) give_back(device, bytes, kind, BOOK_USED);
+        return problem;
+    }
+    int32_t refused = bytes > ticket->bytes ? decide(device, bytes - ticket->bytes, kind, BOOK_PENDING, &before) : 0;
+    if (!refused) {
+        if (bytes < ticket->bytes) give_back(device, ticket->bytes - bytes, kind, BOOK_PENDING);
+        ticket->bytes = bytes;
+        refused = enter_entry(&entry);
+    }
+    if (refused) {
+        hl_ledger_cancel(ticket);
+        return refused;
+    }
+    ticket->token = 0;
+    add(&own(device)->used[kind], bytes); /* the sum, held, stays: no lock */
+    subtract(&own(device)->pending, bytes);
+    return 0;
+}
+
+/* ---- uncharging ---- */
+
+int hl_ledger_find(uint64_t pointer, struct hl_entry *out) {
+    return __atomic_load_n(&attached, __ATOMIC_ACQUIRE) && ready() && hl_entries_find(pointer, out);
+}
+
+int hl_ledger_detach(uint64_t pointer, struct hl_entry *out) {
+    return __atomic_load_n(&attached, __ATOMIC_ACQUIRE) && ready() && hl_entries_remove(pointer, out);
+}
+
+void hl_ledger_credit(const struct hl_entry *entry) {
+    if (entry->token == epoch && ready()) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
+}
+
+void hl_ledger_reattach(const struct hl_entry *entry) {
+    if (entry->token != epoch || !ready()) return;
+    if (enter_entry(entry)) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
+}
+
+uint64_t hl_ledger_release_context(uint64_t context) {
+    if (!__atomic_load_n(&attached, __ATOMIC_ACQUIRE) || !ready()) return 0;
+    uint64_t sums[HL_ENTRY_DEVICES][HL_ENTRY_KINDS] = {{0}}, total = 0;
+    if (!hl_entries_remove_context(context, sums)) return 0;
+    for (int d = 0; d < HL_ENTRY_DEVICES; d++)
+        for (int k = 0; k < HL_ENTRY_KINDS; k++) {
+            give_back(d, sums[d][k], k, BOOK_USED);
+            total += sums[d][k];
+        }
+    return total;
+}
+
+/* ---- views ---- */
+
+static int in_reach(int device) { return hl_ledger_is_open() && device >= 0 && device < HL_REGION_DEVICES; }
+
+uint64_t hl_ledger_used(int device) { return in_reach(device) ? load(&region.device[device].used) : 0; }
+uint64_t hl_ledger_limit(int device) { return in_reach(device) ? load(&region.device[device].limit) : 0; }
+uint64_t hl_ledger_live(void) { return hl_entries_count(); }
+
+void *hl_ledger_policy_words(int device, size_t *bytes) {
+    if (!in_reach(device)) return NULL;
+    *bytes = sizeof region.device[device].policy;
+    return region.device[device].policy;
+}
+
+/* ---- fork ---- */
+
+void hl_ledger_fork_prepare(void) {
+    pthread_mutex_lock(&opening);
+    hl_entries_fork_prepare();
+    prepared = 1;
+}
+
+void hl_ledger_fork_parent(void) {
+    prepared = 0;
+    hl_entries_fork_parent();
+    pthread_mutex_unlock(&opening);
+}
+
+/* The descriptor goes at once (it shares the gate with the parent); a slot is taken at the next use. */
+void hl_ledger_fork_child(void) {
+    int saved = errno;
+    pthread_mutex_init(&opening, NULL);
+    hl_entries_fork_child(prepared);
+    prepared = 0;
+    attached = 0;
+    epoch++;
+    if (opened) {
+        *owner_page = 1;
+        if (region.fd < 0) { /* private memory: this copy starts empty */
+            memset(region.slot, 0, HL_REGION_SLOTS * sizeof *region.slot);
+            for (int d = 0; d < HL_REGION_DEVICES; d++) region.device[d].used = 0;
+            region.header->lock_holder = 0;
+        }
+        if (hl_region_fork_child(&region)) say("hooklab: the region is out of reach in this fork child");
+    }
+    errno = saved;
+}
+
+/* ---- for tools ---- */
+
+static int open_for_tool(struct hl_region *other, const char *path, char *why, size_t room) {
+    char line[HL_WHY_BYTES];
+    struct hl_region_new fresh = {.create = 0};
+    int problem = hl_region_open(other, path, &fresh, line);
+    if (problem) snprintf(why, room, "%s", line);
+    return problem;
+}
+
+int hl_region_reap(const char *path, char *why, size_t room) {
+    struct hl_region other;
+    int problem = open_for_tool(&other, path, why, room);
+    if (problem) return problem;
+    const struct hl_region_header *header = other.header;
+    int buried;
+    if (hl_region_nobody_present(&other)) { /* and behind the gate nobody becomes so: no lock is needed */
+        buried = hl_region_bury_all(&other);
+        hl_region_lock_init(&other); /* a dead owner's mutex may need an owner's namespace to be repaired */
+    } else if (header->lock_kind == HL_LOCK_ROBUST && header->pid_namespace != hl_pid_namespace()) {
+        buried = -EXDEV;
+        snprintf(why, room,
+                 "%s: processes of PID namespace %llu still use the region, whose mutex means nothing in %llu; "
+                 "reap from inside that container or after its last process ended",
+                 path, (unsigned long long)header->pid_namespace, (unsigned long long)hl_pid_namespace());
+    } else {
+        if (header->lock_kind == HL_LOCK_FILE) hl_region_gate_open(&other);
+        buried = hl_region_sweep(&other, HL_NO_SLOT, -1);
+        if (!hl_region_lock(&other, HL_NO_SLOT)) hl_region_unlock(&other); /* repairs what a dead holder left */
+    }
+    hl_region_unmap(&other);
+    return buried;
+}
+
+int hl_region_present(const char *path, uint8_t *present, size_t count, char *why, size_t room) {
+    struct hl_region other;
+    int problem = open_for_tool(&other, path, why, room);
+    if (problem) return problem;
+    hl_region_gate_open(&other);
+    int looked = hl_region_whos_present(&other, present, count);
+    hl_region_unmap(&other);
+    return looked;
+}
