@@ -9,17 +9,16 @@ import _imp
 import ast
 import json
 import marshal
-import os
 import platform
 import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import lab.policy
+from lab.codegen._write import write_text
 from lab.policy._hash import source_files, source_hash
 
 HEADER = "hl_frozen.h"
@@ -138,27 +137,15 @@ def emit(
 
 
 def _literals(data: bytes, width: int = 64) -> Iterable[str]:
-    """String literals (compilers read them much faster than lists of numbers); octal, so no digit can join an escape."""
+    """String literals: compilers read them much faster than lists of numbers. Octal: no digit can join an escape."""
     for start in range(0, len(data), width):
         yield "".join(f"\\{byte:03o}" for byte in data[start : start + width])
 
 
 def write(directory: Path, files: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Writes what `emit` returns into `directory`, each file atomically and only where its content changes."""
-    written = []
-    for name, text in sorted((emit() if files is None else files).items()):
-        path = directory / name
-        data = text.encode()
-        if not path.exists() or path.read_bytes() != data:
-            directory.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        written.append(path)
-    return tuple(written)
+    directory.mkdir(parents=True, exist_ok=True)
+    files = emit() if files is None else files
+    for name, text in sorted(files.items()):
+        write_text(directory / name, text)
+    return tuple(directory / name for name in sorted(files))

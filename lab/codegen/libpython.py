@@ -36,6 +36,7 @@ LINK_FLAGS = (
     "-Wl,-z,noexecstack",
     "-Wl,-z,nodelete",  # threads and key destructors refer to it for ever
     "-Wl,-z,text",
+    "-Wl,--strip-debug",  # an archive carries tens of megabytes of it
 )
 
 _PROBE = """\
@@ -154,12 +155,12 @@ def _shared_libraries(version: str) -> Iterable[Path]:
 
 
 def _probe(compiler: tuple[str, ...], headers: Path, flags: tuple[str, ...]) -> str:
-    """"" when a shared library with hidden symbols links against the archive, else the linker's first complaint."""
+    """Empty when a library with hidden symbols links against the archive, else the linker's first complaint."""
     with tempfile.TemporaryDirectory(prefix="hooklab-probe-") as directory:
-        source = Path(directory) / "probe.c"
+        source, target = Path(directory) / "probe.c", Path(directory) / "probe.so"
         source.write_text(_PROBE)
         result = subprocess.run(
-            [*compiler, *COMPILE_FLAGS, f"-I{headers}", str(source), "-o", f"{directory}/probe.so", *LINK_FLAGS, *flags],
+            [*compiler, *COMPILE_FLAGS, f"-I{headers}", str(source), "-o", str(target), *LINK_FLAGS, *flags],
             capture_output=True,
             text=True,
             timeout=120,

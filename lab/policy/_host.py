@@ -18,9 +18,9 @@ def prepare(spec: str, pacing: str) -> tuple[object, ...]:
     Raises PolicyError when the policy cannot be used or a pacing policy is named that does not exist.
     """
     # A policy that prints would write into the streams of the process under test; with None print does nothing.
-    sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdin = sys.stdout = sys.stderr = None
     sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None  # type: ignore[misc]
-    sys.unraisablehook = lambda unraisable: None
+    sys.unraisablehook = lambda _: None
     if pacing:
         raise PolicyError(f"HOOKLAB_PACING={pacing}: this engine has no pacing policies; unset it or name a --policy")
     if spec and not spec.startswith("/"):

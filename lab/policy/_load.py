@@ -76,7 +76,7 @@ def load(spec: str = "") -> "Policy":
         if found is None and method != "admit":
             continue
         if not callable(found):
-            raise PolicyError(f"{path}: class {name} has no method {method}; a policy needs admit(device, size, kind, ...)")
+            raise PolicyError(f"{path}: class {name} has no method {method}; see the docstring of lab.policy")
     return policy  # type: ignore[no-any-return]
 
 

@@ -31,8 +31,8 @@ _WITHHELD = ("breakpoint", "copyright", "credits", "exit", "help", "input", "lic
 
 def _import(
     name: str,
-    globals: dict[str, object] | None = None,
-    locals: dict[str, object] | None = None,
+    globals: dict[str, object] | None = None,  # noqa: A002 - the names of __import__ itself
+    locals: dict[str, object] | None = None,  # noqa: A002
     fromlist: tuple[str, ...] | None = (),
     level: int = 0,
 ) -> object:

@@ -61,8 +61,9 @@ static int start_interpreter(void) {
     config.use_hash_seed = 1; /* the same set order in every process: one policy, one result */
     config.hash_seed = 0;
     config.module_search_paths_set = 1; /* and empty */
-    wchar_t **names[] = {&config.program_name, &config.executable,  &config.home,        &config.prefix,
-                         &config.exec_prefix,  &config.base_prefix, &config.base_exec_prefix, &config.base_executable};
+    wchar_t **names[] = {&config.program_name,     &config.executable,     &config.home,
+                         &config.prefix,           &config.exec_prefix,    &config.base_prefix,
+                         &config.base_exec_prefix, &config.base_executable};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         status = PY(PyConfig_SetString)(&config, names[i], L"/nonexistent/hooklab-engine");
         if (PY(PyStatus_Exception)(status)) break;
@@ -131,7 +132,8 @@ static void boot_once(void) {
         const struct hl_engine_config *config = wanted;
         if (config && config->log) hl_gate_log_to(config->log);
         uint64_t begin = now_ns();
-        int result = start(config && config->policy ? config->policy : "", config && config->pacing ? config->pacing : "");
+        int result =
+            start(config && config->policy ? config->policy : "", config && config->pacing ? config->pacing : "");
         atomic_store(&boot_time, now_ns() - begin);
         atomic_store(&outcome, result ? FAILED : READY);
         if (result) hl_gate_log(hl_fault_reason());
@@ -150,19 +152,15 @@ int64_t hl_boot(const struct hl_engine_config *config) {
     return now == READY ? 0 : HL_ENGINE_ABSENT;
 }
 
-uint64_t hl_boot_ns(void) {
-    return atomic_load(&boot_time);
-}
+uint64_t hl_boot_ns(void) { return atomic_load(&boot_time); }
 
 int hl_boot_admit_code(int64_t code) {
     int low = 0, high = HL_ADMIT_CODES;
     while (low < high) {
         int middle = (low + high) / 2;
         if (hl_admit_codes[middle] == code) return 1;
-        if (hl_admit_codes[middle] < code)
-            low = middle + 1;
-        else
-            high = middle;
+        if (hl_admit_codes[middle] < code) low = middle + 1;
+        else high = middle;
     }
     return 0;
 }

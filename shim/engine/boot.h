@@ -5,8 +5,8 @@
 #include "gate.h"
 
 struct hl_policy {
-    PyObject *admit;                               /* never NULL after a successful boot */
-    PyObject *settle, *release, *lease, *observe;  /* NULL where the class has none */
+    PyObject *admit;                              /* never NULL after a successful boot */
+    PyObject *settle, *release, *lease, *observe; /* NULL where the class has none */
     PyObject *bool_type, *none;
     uint32_t features;
 };

@@ -24,7 +24,8 @@ static int64_t fault(struct hl_visit *visit) {
 }
 
 /* arguments[0] is scratch space for the interpreter, arguments[1..count] are new references that end here. */
-static int64_t ask(struct hl_visit *visit, enum question question, PyObject *method, PyObject **arguments, size_t count) {
+static int64_t ask(struct hl_visit *visit, enum question question, PyObject *method, PyObject **arguments,
+                   size_t count) {
     PyObject *result = NULL;
     int64_t answer = 0;
     size_t made = 0;
@@ -45,10 +46,8 @@ static int64_t ask(struct hl_visit *visit, enum question question, PyObject *met
         int overflow = 0;
         answer = PY(PyLong_AsLongLongAndOverflow)(result, &overflow);
         if (overflow || !meaningful(question, answer)) {
-            if (overflow)
-                hl_fault_say("%s answered a number beyond 64 bits", question_names[question]);
-            else
-                hl_fault_say("%s answered %lld, which means nothing", question_names[question], (long long)answer);
+            if (overflow) hl_fault_say("%s answered a number beyond 64 bits", question_names[question]);
+            else hl_fault_say("%s answered %lld, which means nothing", question_names[question], (long long)answer);
             answer = fault(visit);
         }
     }
@@ -65,13 +64,9 @@ static int64_t enter(struct hl_visit *visit, const struct hl_engine_config *conf
     return answer;
 }
 
-static PyObject *small(int value) {
-    return PY(PyLong_FromLong)(value);
-}
+static PyObject *small(int value) { return PY(PyLong_FromLong)(value); }
 
-static PyObject *bytes(uint64_t value) {
-    return PY(PyLong_FromUnsignedLongLong)(value);
-}
+static PyObject *bytes(uint64_t value) { return PY(PyLong_FromUnsignedLongLong)(value); }
 
 static int64_t boot(const struct hl_engine_config *config) {
     struct hl_visit visit;
@@ -174,9 +169,7 @@ static int64_t release(int device, uint64_t size, int kind) {
     return answer;
 }
 
-static uint32_t features(void) { /* 0 until booted */
-    return hl_policy.features;
-}
+static uint32_t features(void) { /* 0 until booted */ return hl_policy.features; }
 
 static const struct hl_engine_api api = {
     .abi = HL_ENGINE_ABI,
@@ -195,6 +188,4 @@ static const struct hl_engine_api api = {
     .release = release,
 };
 
-__attribute__((visibility("default"))) const struct hl_engine_api *hl_engine(void) {
-    return &api;
-}
+__attribute__((visibility("default"))) const struct hl_engine_api *hl_engine(void) { return &api; }

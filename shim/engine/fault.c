@@ -14,22 +14,16 @@ static char reason[HL_REASON_BYTES];
 static atomic_uint_fast64_t faults;
 static PyObject *describe;
 
-const char *hl_fault_reason(void) {
-    return reason;
-}
+const char *hl_fault_reason(void) { return reason; }
 
-uint64_t hl_fault_count(void) {
-    return atomic_load_explicit(&faults, memory_order_relaxed);
-}
+uint64_t hl_fault_count(void) { return atomic_load_explicit(&faults, memory_order_relaxed); }
 
 int hl_fault_add(void) {
     uint64_t now = atomic_fetch_add_explicit(&faults, 1, memory_order_relaxed) + 1;
     return now <= 8 || (now & (now - 1)) == 0;
 }
 
-void hl_fault_describe_with(void *function) {
-    describe = function;
-}
+void hl_fault_describe_with(void *function) { describe = function; }
 
 void hl_fault_say(const char *format, ...) {
     va_list arguments;
@@ -52,7 +46,10 @@ void hl_fault_say_exception(const char *what) {
     }
     if (line) text = PY(PyUnicode_AsUTF8AndSize)(line, NULL);
     if (!text) PY(PyErr_Clear)();
-    hl_fault_say("%s%s%s", what, *what ? ": " : "", text ? text : type ? ((PyTypeObject *)type)->tp_name : "no exception");
+    hl_fault_say("%s%s%s", what, *what ? ": " : "",
+                 text   ? text
+                 : type ? ((PyTypeObject *)type)->tp_name
+                        : "no exception");
     PY(Py_DecRef)(line);
     PY(Py_DecRef)(trace);
     PY(Py_DecRef)(value);

@@ -28,26 +28,16 @@ LOCAL PyThreadState *state;
 LOCAL volatile sig_atomic_t depth;
 LOCAL volatile sig_atomic_t gone; /* the key destructor has run */
 
-static void silent(const char *line) {
-    (void)line;
-}
+static void silent(const char *line) { (void)line; }
 static void (*log_line)(const char *) = silent;
 
-void hl_gate_log_to(void (*log)(const char *)) {
-    log_line = log;
-}
+void hl_gate_log_to(void (*log)(const char *)) { log_line = log; }
 
-void hl_gate_log(const char *line) {
-    log_line(line);
-}
+void hl_gate_log(const char *line) { log_line(line); }
 
-void hl_gate_boot_lock(void) {
-    pthread_mutex_lock(&boot);
-}
+void hl_gate_boot_lock(void) { pthread_mutex_lock(&boot); }
 
-void hl_gate_boot_unlock(void) {
-    pthread_mutex_unlock(&boot);
-}
+void hl_gate_boot_unlock(void) { pthread_mutex_unlock(&boot); }
 
 int64_t hl_gate_begin(struct hl_visit *visit) {
     if (__builtin_expect(depth || gone, 0)) return HL_ENGINE_REENTRY;
@@ -146,10 +136,8 @@ static void fork_done(int child) {
         } else {
             PY(PyOS_AfterFork_Parent)();
         }
-        if (mine == state)
-            PY(PyEval_SaveThread)();
-        else
-            discard(mine); /* made for this fork by a thread past its key destructor */
+        if (mine == state) PY(PyEval_SaveThread)();
+        else discard(mine); /* made for this fork by a thread past its key destructor */
     }
     forking = NULL;
     pthread_mutex_unlock(&front);
@@ -158,13 +146,9 @@ static void fork_done(int child) {
     depth = 0;
 }
 
-static void fork_parent(void) {
-    fork_done(0);
-}
+static void fork_parent(void) { fork_done(0); }
 
-static void fork_child(void) {
-    fork_done(1);
-}
+static void fork_child(void) { fork_done(1); }
 
 __attribute__((constructor)) static void watch_forks(void) {
     /* Here and not at boot, so that a fork beside a boot waits for its end. They touch the interpreter once it runs. */

@@ -54,11 +54,7 @@ __attribute__((constructor)) static void load_python(void) {
     errno = saved;
 }
 
-const char *hl_python_missing(void) {
-    return missing[0] ? missing : NULL;
-}
+const char *hl_python_missing(void) { return missing[0] ? missing : NULL; }
 #else
-const char *hl_python_missing(void) {
-    return NULL;
-}
+const char *hl_python_missing(void) { return NULL; }
 #endif
