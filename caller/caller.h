@@ -13,7 +13,8 @@
 /* Every function the player calls. One list: the relocations, the ids and the lookups come from it. */
 #define CALLER_CUDA(X)                                                                                                 \
     X(cuInit)                                                                                                          \
-    X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceTotalMem_v2) X(cuDevicePrimaryCtxRetain)        \
+    X(cuDriverGetVersion)                                                                                              \
+    X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceTotalMem_v2) X(cuDevicePrimaryCtxRetain)                              \
         X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2)             \
             X(cuCtxSetCurrent) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuCtxSynchronize) X(cuMemGetInfo_v2)     \
                 X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2) X(cuMemAllocAsync) X(cuMemFree_v2)         \
@@ -22,8 +23,8 @@
                             X(cuLaunchKernel) X(cuStreamSynchronize)
 #define CALLER_NVML(X)                                                                                                 \
     X(nvmlInit_v2)                                                                                                     \
-    X(nvmlShutdown) X(nvmlDeviceGetCount_v2) X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetMemoryInfo)               \
-        X(nvmlDeviceGetMemoryInfo_v2)
+    X(nvmlShutdown)                                                                                                    \
+    X(nvmlDeviceGetCount_v2) X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetMemoryInfo) X(nvmlDeviceGetMemoryInfo_v2)
 
 enum caller_call {
 #define X(name) C_##name,
@@ -95,12 +96,22 @@ struct object {
     int owner, device;
     uint32_t memory_kind;
     uint64_t handle, bytes;
+    int content; /* CONTENT_*: what the last write, memset or copy put there */
+    unsigned char value;
 };
+enum {
+    CONTENT_ZERO,
+    CONTENT_PATTERN,
+    CONTENT_VALUE
+};                                     /* a new allocation is not judged before something was put there */
 #define STEP_SKIPPED (-1)              /* result of a step whose object was never made */
 extern _Thread_local int object_owner; /* 0 outside parallel steps */
 struct object *object_find(const char *name, enum object_kind kind);
 struct object *object_add(const char *name, enum object_kind kind, uint64_t handle);
 void object_drop(struct object *object);
+
+/* memory.c */
+uint32_t memory_kind(const char *text); /* HL_KIND_* of sync, managed, pitched, async; sync for anything else */
 
 /* context.c */
 int32_t ensure_context(const struct how *how, int device, struct outcome *out); /* implicit primary context */

@@ -8,7 +8,7 @@
 
 #define CHUNK (1u << 20)
 
-static uint32_t kind_of(const char *text) {
+uint32_t memory_kind(const char *text) {
     static const struct {
         const char *name;
         uint32_t kind;
@@ -45,29 +45,28 @@ static int32_t allocate(const struct play *play, uint32_t kind, uint64_t bytes, 
     }
 }
 
+/* With a count every allocation has an end record of its own; the last one is written by the caller of a step. */
 void step_alloc(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     const char *text = step_text(step, "kind", step_text(step, "width", NULL) ? "pitched" : "sync");
-    uint32_t kind = kind_of(text);
-    uint64_t bytes = step_number(step, "bytes", 0), start = hl_now_ns();
-    out->extra = kind;
+    uint32_t kind = memory_kind(text);
+    uint64_t bytes = step_number(step, "bytes", 0);
     for (uint64_t left = step_number(step, "count", 1); left; left--) {
         CUdeviceptr pointer = 0;
-        uint64_t taken = 0;
-        int32_t result = allocate(play, kind, bytes, &pointer, &taken, &out->name);
-        if (result != CUDA_SUCCESS) {
-            out->result = result;
-            break;
-        }
-        struct object *object = object_add(step_text(step, "as", "alloc"), OBJECT_MEMORY, pointer);
-        object->bytes = taken;
-        object->memory_kind = kind;
-        object->device = play->device;
-        out->a += taken;
+        uint64_t taken = 0, start = hl_now_ns();
+        out->result = allocate(play, kind, bytes, &pointer, &taken, &out->name);
+        out->c = hl_now_ns() - start;
+        out->extra = kind;
+        out->a = taken;
         out->b = pointer;
+        if (out->result == CUDA_SUCCESS) {
+            struct object *object = object_add(step_text(step, "as", "alloc"), OBJECT_MEMORY, pointer);
+            object->bytes = taken;
+            object->memory_kind = kind;
+            object->device = play->device;
+        }
+        if (left > 1) report_end(play, out);
     }
-    if (out->result != CUDA_SUCCESS && out->a == 0) out->a = bytes;
-    out->c = hl_now_ns() - start;
 }
 
 static int32_t release(const struct play *play, uint64_t pointer, int async, uint16_t *name) {
@@ -125,6 +124,8 @@ void step_memset(const struct play *play, struct outcome *out) {
     out->name = caller_hook_id(C_cuMemsetD8_v2);
     out->result =
         CALL(&play->how, cuMemsetD8_v2, object->handle, (unsigned char)step_number(play->step, "value", 0), bytes);
+    object->content = CONTENT_VALUE;
+    object->value = (unsigned char)step_number(play->step, "value", 0);
     out->c = hl_now_ns() - start;
 }
 
@@ -141,23 +142,23 @@ void step_write(const struct play *play, struct outcome *out) {
         out->result = CALL(&play->how, cuMemcpyHtoD_v2, object->handle + at, host, size);
     }
     free(host);
+    if (object && out->result == CUDA_SUCCESS) object->content = CONTENT_PATTERN;
+    out->b = 0;
     out->c = hl_now_ns() - start;
 }
 
-/* Compares with what a write puts down, or with `value` when the step names one; b = bytes that differ. */
+/* b = bytes that differ from what was last put there (nothing put there: zero, as new memory of the fake reads). */
 void step_read(const struct play *play, struct outcome *out) {
     uint64_t bytes, start = hl_now_ns();
     struct object *object = target(play, "what", &bytes, out);
     unsigned char *host = object ? malloc(CHUNK) : NULL;
-    int filled = step_text(play->step, "value", NULL) != NULL;
-    unsigned char value = (unsigned char)step_number(play->step, "value", 0);
     out->name = caller_hook_id(C_cuMemcpyDtoH_v2);
     out->b = 0;
     for (uint64_t at = 0; host && at < bytes && out->result == CUDA_SUCCESS; at += CHUNK) {
         uint64_t size = bytes - at < CHUNK ? bytes - at : CHUNK;
         out->result = CALL(&play->how, cuMemcpyDtoH_v2, host, object->handle + at, size);
         for (uint64_t i = 0; i < size && out->result == CUDA_SUCCESS; i++)
-            out->b += host[i] != (filled ? value : content(at + i));
+            out->b += host[i] != (object->content == CONTENT_PATTERN ? content(at + i) : object->value);
     }
     free(host);
     out->c = hl_now_ns() - start;
@@ -171,5 +172,8 @@ void step_copy(const struct play *play, struct outcome *out) {
     out->a = bytes;
     out->name = caller_hook_id(C_cuMemcpyDtoD_v2);
     out->result = CALL(&play->how, cuMemcpyDtoD_v2, to->handle, from->handle, bytes);
+    to->content = from->content;
+    to->value = from->value;
+    out->b = 0;
     out->c = hl_now_ns() - start;
 }

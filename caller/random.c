@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KINDS 3 /* sync, managed, async */
+#define KINDS 8
+#define ROW 512 /* bytes of a row of a pitched piece: no padding is added to it */
 
 struct shared {
     const struct play *play;
@@ -23,6 +24,7 @@ struct shared {
     __typeof__(&cuMemAlloc_v2) alloc;
     __typeof__(&cuMemAllocManaged) managed;
     __typeof__(&cuMemAllocAsync) async;
+    __typeof__(&cuMemAllocPitch_v2) pitched;
     __typeof__(&cuMemFree_v2) release;
     __typeof__(&cuMemFreeAsync) release_async;
     __typeof__(&cuMemsetD32_v2) fill;
@@ -56,9 +58,12 @@ static void note_wrong(struct shared *shared, const char *what, int32_t result) 
 
 static int take(struct shared *shared, struct piece *piece, uint64_t bytes) {
     int32_t result;
+    size_t pitch = 0;
     piece->pointer = 0;
     if (piece->kind == HL_KIND_MANAGED) result = (int32_t)shared->managed(&piece->pointer, bytes, CU_MEM_ATTACH_GLOBAL);
     else if (piece->kind == HL_KIND_ASYNC) result = (int32_t)shared->async(&piece->pointer, bytes, NULL);
+    else if (piece->kind == HL_KIND_PITCHED)
+        result = (int32_t)shared->pitched(&piece->pointer, &pitch, ROW, (bytes + ROW - 1) / ROW, 4);
     else result = (int32_t)shared->alloc(&piece->pointer, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         atomic_fetch_add(&shared->refused, 1);
@@ -120,21 +125,20 @@ static void read_kinds(const struct step *step, struct shared *shared) {
     char **items;
     int count = split_list(step_text(step, "kinds", "sync"), &items);
     for (int i = 0; i < count && shared->kind_count < KINDS; i++)
-        shared->kinds[shared->kind_count++] = strcmp(items[i], "managed") == 0 ? HL_KIND_MANAGED
-                                              : strcmp(items[i], "async") == 0 ? HL_KIND_ASYNC
-                                                                               : HL_KIND_SYNC;
+        shared->kinds[shared->kind_count++] = (int)memory_kind(items[i]);
 }
 
 static int find_all(struct shared *shared, const struct how *how) {
     shared->alloc = (__typeof__(shared->alloc))caller_find(C_cuMemAlloc_v2, how);
     shared->managed = (__typeof__(shared->managed))caller_find(C_cuMemAllocManaged, how);
+    shared->pitched = (__typeof__(shared->pitched))caller_find(C_cuMemAllocPitch_v2, how);
     shared->async = (__typeof__(shared->async))caller_find(C_cuMemAllocAsync, how);
     shared->release = (__typeof__(shared->release))caller_find(C_cuMemFree_v2, how);
     shared->release_async = (__typeof__(shared->release_async))caller_find(C_cuMemFreeAsync, how);
     shared->fill = (__typeof__(shared->fill))caller_find(C_cuMemsetD32_v2, how);
     shared->fetch = (__typeof__(shared->fetch))caller_find(C_cuMemcpyDtoH_v2, how);
-    return shared->alloc && shared->managed && shared->async && shared->release && shared->release_async &&
-           shared->fill && shared->fetch;
+    return shared->alloc && shared->managed && shared->pitched && shared->async && shared->release &&
+           shared->release_async && shared->fill && shared->fetch;
 }
 
 /* a = operations done, b = wrong answers, c = refusals, extra = threads; result = first unexpected code. */
