@@ -1,0 +1,150 @@
+"""`hooklab region`: what a container's shared ledger says, and whether its books are sound."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from lab.region import Process, Region
+
+KINDS = ("context", "sync", "managed", "pitched", "async", "module", "vmm", "other")
+
+
+@click.group()
+def region() -> None:
+    """Show or check the shared region of a container."""
+
+
+@region.command()
+@click.argument("file", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hooklab.region/1).")
+def show(file: str, as_json: bool) -> None:
+    """Print limits, totals and processes of a region.
+
+    Exit status: 0 shown, 2 not a region.
+    """
+    from lab.region import Region, RegionError
+
+    try:
+        with Region.open(file) as opened:
+            if as_json:
+                click.echo(json.dumps(_as_json(opened), indent=2))
+            else:
+                _print(opened)
+    except RegionError as error:
+        click.echo(f"hooklab region: {error}", err=True)
+        sys.exit(2)
+
+
+@region.command()
+@click.argument("file", type=click.Path())
+def check(file: str) -> None:
+    """Check the books of a region: one line a problem.
+
+    Exit status: 0 sound, 1 there are problems (a file that is no region is one).
+    """
+    from lab.region import Region, RegionError
+
+    try:
+        with Region.open(file) as opened:
+            problems = opened.check()
+    except RegionError as error:
+        problems = [str(error)]
+    for problem in problems:
+        click.echo(problem)
+    sys.exit(1 if problems else 0)
+
+
+def _as_json(opened: Region) -> dict[str, object]:
+    head = opened.header[0]
+    return {
+        "schema": "hooklab.region/1",
+        "file": str(opened.path),
+        "lock": "robust" if int(head["lock_kind"]) == 1 else "file",
+        "pid_namespace": int(head["pid_namespace"]),
+        "repairs": int(head["repairs"]),
+        "devices": [
+            {
+                name: int(opened.devices[name][d])
+                for name in ("limit", "sm_limit", "used", "peak", "refused", "rollbacks")
+            }
+            for d in _devices(opened)
+        ],
+        "processes": [
+            {
+                "slot": process.slot,
+                "generation": process.generation,
+                "pid": process.pid,
+                "host_pid": process.host_pid,
+                "comm": process.comm,
+                "present": process.present,
+                "held": process.held,
+                "used": {str(d): dict(zip(KINDS, row, strict=True)) for d, row in process.used.items()},
+                "pending": {str(d): value for d, value in process.pending.items()},
+            }
+            for process in opened.processes()
+        ],
+    }
+
+
+def _devices(opened: Region) -> list[int]:
+    """Ordinals up to the last that has a limit or was ever used."""
+    busy = [d for d in range(len(opened.devices)) if int(opened.devices["limit"][d]) or int(opened.devices["peak"][d])]
+    return list(range(max(busy, default=0) + 1))
+
+
+def _print(opened: Region) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    head = opened.header[0]
+    console = Console()
+    lock = "robust mutex" if int(head["lock_kind"]) == 1 else "file lock"
+    console.print(f"{opened.path}: {lock}, {int(head['repairs'])} repairs", highlight=False, soft_wrap=True)
+    totals = Table(
+        "device", "limit", "used", "peak", "refused", "rolled back", "cores", title="devices", title_justify="left"
+    )
+    for d in _devices(opened):
+        row = opened.devices[d]
+        totals.add_row(
+            str(d),
+            _size(int(row["limit"])) if row["limit"] else "none",
+            _size(int(row["used"])),
+            _size(int(row["peak"])),
+            str(row["refused"]),
+            str(row["rollbacks"]),
+            f"{row['sm_limit']} %" if row["sm_limit"] else "none",
+        )
+    console.print(totals)
+    processes = Table("slot", "pid", "host pid", "command", "state", "holds", title="processes", title_justify="left")
+    for process in opened.processes():
+        processes.add_row(
+            str(process.slot),
+            str(process.pid),
+            str(process.host_pid or "unknown"),
+            process.comm,
+            "lives" if process.present else "dead, not buried yet",
+            _holds(process),
+        )
+    console.print(processes)
+
+
+def _holds(process: Process) -> str:
+    parts = []
+    for device in process.used:
+        kinds = [f"{name} {_size(value)}" for name, value in zip(KINDS, process.used[device], strict=True) if value]
+        if process.pending[device]:
+            kinds.append(f"pending {_size(process.pending[device])}")
+        parts.append(f"{device}: {', '.join(kinds)}")
+    return "; ".join(parts) or "nothing"
+
+
+def _size(value: int) -> str:
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >= 1 << shift:
+            return f"{value / (1 << shift):.6g} {unit}"
+    return f"{value} B"
