@@ -166,7 +166,7 @@ class Region:
     def reap(self) -> int:
         """Give back what dead processes hold; how many were buried.
 
-        RegionError when their lock is out of reach: a region with a robust mutex of another PID namespace, still in use.
+        RegionError when their lock is out of reach: a robust mutex of another PID namespace, still in use.
         """
         library = ctypes.CDLL(str(native.path("libhooklab-region.so")))
         why = ctypes.create_string_buffer(WHY_BYTES)

@@ -431,13 +431,3 @@ int hl_region_reap(const char *path, char *why, size_t room) {
     hl_region_unmap(&other);
     return buried;
 }
-
-int hl_region_present(const char *path, uint8_t *present, size_t count, char *why, size_t room) {
-    struct hl_region other;
-    int problem = open_for_tool(&other, path, why, room);
-    if (problem) return problem;
-    hl_region_gate_open(&other);
-    int looked = hl_region_whos_present(&other, present, count);
-    hl_region_unmap(&other);
-    return looked;
-}

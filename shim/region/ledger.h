@@ -68,6 +68,4 @@ void hl_ledger_fork_child(void);
 /* For tools (lab.region). Buries the dead of a region file that this process need not use: how many slots, or -errno with
  * one line in why (bytes of room). From another PID namespace than a robust region's own only once nobody is present. */
 int hl_region_reap(const char *path, char *why, size_t room);
-/* present[i] = 1 where the owner of slot i lives. Slots looked at, or -errno with one line in why. */
-int hl_region_present(const char *path, uint8_t *present, size_t count, char *why, size_t room);
 #endif

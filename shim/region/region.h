@@ -67,6 +67,5 @@ int hl_region_leave(struct hl_region *region, int slot);             /* 1 given 
 int hl_region_sweep(struct hl_region *region, int self, int device); /* reaps the dead, -1 = any device; how many */
 int hl_region_bury_all(struct hl_region *region);                    /* caller has shown that nobody is present */
 int hl_region_nobody_present(struct hl_region *region);
-int hl_region_whos_present(struct hl_region *region, uint8_t *present, size_t count); /* slots looked at */
-void hl_region_recompute(struct hl_region *region);                                   /* lock held */
+void hl_region_recompute(struct hl_region *region); /* lock held */
 #endif

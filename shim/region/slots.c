@@ -42,12 +42,6 @@ int hl_region_nobody_present(struct hl_region *region) {
     return !locked;
 }
 
-int hl_region_whos_present(struct hl_region *region, uint8_t *present, size_t count) {
-    unsigned i = 0;
-    for (; i < HL_REGION_SLOTS && i < count; i++) present[i] = !is_dead(region, i);
-    return (int)i;
-}
-
 void hl_region_recompute(struct hl_region *region) {
     unsigned bound = slot_bound(region);
     for (int d = 0; d < HL_REGION_DEVICES; d++) {
