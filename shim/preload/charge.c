@@ -1,0 +1,52 @@
+/* What allocations and contexts have in common: whose device, how much, and whether it may be.
+ *
+ * What is charged: the driver backs memory in blocks of 2 MiB and places allocations on 512 bytes. From 2 MiB up an
+ * allocation has blocks of its own, so whole blocks are charged; smaller ones share blocks in a way that cannot be
+ * known beforehand, so their bytes are charged, rounded to 512. Per live allocation below 2 MiB the books may thus
+ * show up to 2 MiB less than the driver holds, and never more from 2 MiB up. */
+#include "preload.h"
+
+#include "ledger.h"
+
+#include <errno.h>
+
+enum { BLOCK = 2 << 20, GRAIN = 512 };
+static const uint64_t huge = UINT64_C(1) << 60; /* more than any device holds, and sums of it do not overflow */
+
+uint64_t hl_taken(uint64_t bytes) {
+    if (bytes > huge) return huge;
+    uint64_t unit = bytes < BLOCK ? GRAIN : BLOCK;
+    return (bytes + unit - 1) / unit * unit;
+}
+
+bool hl_current(CUcontext *context, int *device) {
+    __typeof__(&cuCtxGetCurrent) current = HL_REAL(cuCtxGetCurrent);
+    __typeof__(&cuCtxGetDevice) ordinal = HL_REAL(cuCtxGetDevice);
+    CUdevice found = -1;
+    *context = NULL;
+    if (!current || !ordinal || current(context) != CUDA_SUCCESS || !*context || ordinal(&found) != CUDA_SUCCESS)
+        return false;
+    *device = found;
+    return true;
+}
+
+static enum hl_admission begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind) {
+    if (device < 0 || device >= HL_DEVICES) {
+        static int said;
+        if (!hl_limits.any) return HL_PASS;
+        if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+            hl_log(0, "device %d: only %d devices have books; its charges are refused under a limit", device,
+                   HL_DEVICES);
+        return HL_REFUSED;
+    }
+    if (hl_limits.refuse[device]) return HL_REFUSED;
+    if (!hl_books_usable()) return hl_limits.memory[device] || hl_policy() ? HL_REFUSED : HL_PASS;
+    return hl_ledger_reserve(device, bytes, kind, ticket) ? HL_REFUSED : HL_ADMITTED;
+}
+
+enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind) {
+    int saved = errno;
+    enum hl_admission admission = begin(ticket, device, bytes, kind);
+    errno = saved;
+    return admission;
+}

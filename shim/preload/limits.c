@@ -1,0 +1,60 @@
+/* The limits of this container as the environment states them, in the names that HAMi uses.
+ *
+ * Unset and empty mean no limit; a value that cannot be read is neither: it is said once, by the variable's name, and
+ * charges on the devices it concerns are refused, because guessing would either lift a limit or invent one. */
+#include "preload.h"
+
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct hl_limits hl_limits;
+
+static int parse_percent(const char *text, uint64_t *percent) {
+    if (!text) return 1;
+    while (*text == ' ') text++;
+    if (!*text) return 1;
+    uint64_t value = 0;
+    int digits = 0;
+    for (; *text >= '0' && *text <= '9' && digits < 4; text++, digits++) value = value * 10 + (uint64_t)(*text - '0');
+    while (*text == ' ') text++;
+    if (!digits || *text || value > 100) return -1;
+    *percent = value;
+    return 0;
+}
+
+static int parse_size(const char *text, uint64_t *bytes) { return hl_parse_size(text, bytes); }
+
+/* KEY_i wins over KEY where it has a value at all, readable or not. */
+static void read_family(const char *key, const char *what, int (*parse)(const char *, uint64_t *), uint64_t *into) {
+    uint64_t general = 0;
+    const char *text = hl_config(key);
+    int general_state = parse(text, &general);
+    bool general_used = false;
+    for (int device = 0; device < HL_DEVICES; device++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s_%d", key, device);
+        const char *own = hl_config(name);
+        uint64_t value = 0;
+        int state = parse(own, &value);
+        if (state < 0) {
+            hl_log(0, "%s: \"%.64s\" is not %s; charges on device %d are refused until it is set right or unset", name,
+                   own, what, device);
+            hl_limits.refuse[device] = true;
+        } else if (state > 0) {
+            value = general_state == 0 ? general : 0;
+            if (general_state < 0) hl_limits.refuse[device] = general_used = true;
+        }
+        into[device] = value;
+        if (value || hl_limits.refuse[device]) hl_limits.any = true;
+    }
+    if (general_used)
+        hl_log(0, "%s: \"%.64s\" is not %s; charges are refused until it is set right or unset", key, text, what);
+}
+
+void hl_limits_read(void) {
+    memset(&hl_limits, 0, sizeof hl_limits);
+    read_family("CUDA_DEVICE_MEMORY_LIMIT", "a size (digits, then k, m, g or t)", parse_size, hl_limits.memory);
+    read_family("CUDA_DEVICE_SM_LIMIT", "a percentage (0 to 100)", parse_percent, hl_limits.cores);
+}

@@ -1,0 +1,198 @@
+/* Allocations and frees: what the driver hands out is in the books before the caller sees it.
+ *
+ * Invariants: arguments that the driver refuses by itself (no pointer, no size, no context) go straight to it, so that
+ * its answer is the one given and nothing is charged. Nothing is recorded for a failed call. A refusal is
+ * CUDA_ERROR_OUT_OF_MEMORY with the outputs zero, as the driver leaves them. A free takes the entry out before the
+ * driver's free (whose address may be handed out again at once), credits it after a success and puts it back after a
+ * failure. A pointer that is not in the books reaches the driver: it knows better. */
+#include "preload.h"
+
+#include "hl_layout_history.h"
+#include "ledger.h"
+
+#include <errno.h>
+
+struct charge {
+    struct hl_ticket ticket;
+    CUcontext context;
+    CUstream stream;
+    int kind;
+    bool refused; /* not admitted, or taken back after the driver's call: the outputs become zero */
+};
+
+/* The device that a stream-ordered allocation lands on is its stream's; for a pool of another device see limitations. */
+static bool stream_place(CUstream stream, CUcontext *context, int *device) {
+    bool current = hl_current(context, device);
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) return current;
+    __typeof__(&cuStreamGetCtx) owner = HL_REAL(cuStreamGetCtx);
+    CUcontext found = NULL;
+    if (!owner || owner(stream, &found) != CUDA_SUCCESS || !found || found == *context) return current;
+    __typeof__(&cuCtxPushCurrent_v2) push = HL_REAL(cuCtxPushCurrent_v2);
+    __typeof__(&cuCtxPopCurrent_v2) pop = HL_REAL(cuCtxPopCurrent_v2);
+    if (!push || !pop || push(found) != CUDA_SUCCESS) return current;
+    CUcontext pushed = NULL;
+    bool known = hl_current(&pushed, device);
+    pop(&pushed);
+    *context = found;
+    return known;
+}
+
+/* false: nothing to do with us, call the driver and return what it says. With true the thread is inside the frame
+ * unless the charge was refused. */
+static bool charge_open(struct charge *charge, bool sane, CUstream stream, uint64_t bytes, int kind) {
+    int device = -1;
+    if (HL_UNLIKELY(!sane || !bytes) || HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return false;
+    bool stream_ordered = kind == HL_KIND_ASYNC;
+    if (stream_ordered ? stream_place(stream, &charge->context, &device) : hl_current(&charge->context, &device)) {
+        charge->stream = stream;
+        charge->kind = kind;
+        enum hl_admission admission = hl_charge_begin(&charge->ticket, device, hl_taken(bytes), kind);
+        charge->refused = admission == HL_REFUSED;
+        if (admission == HL_REFUSED) hl_leave();
+        if (admission != HL_PASS) return true;
+    }
+    hl_leave();
+    return false;
+}
+
+static void take_back(const struct charge *charge, CUdeviceptr pointer) {
+    __typeof__(&cuMemFreeAsync) ordered = HL_REAL(cuMemFreeAsync);
+    __typeof__(&cuMemFree_v2) plain = HL_REAL(cuMemFree_v2);
+    if (charge->kind == HL_KIND_ASYNC && ordered) ordered(pointer, charge->stream);
+    else if (plain) plain(pointer);
+}
+
+static CUresult charge_close(struct charge *charge, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
+    int saved = errno;
+    if (result != CUDA_SUCCESS) {
+        hl_ledger_cancel(&charge->ticket);
+    } else if (hl_ledger_settle(&charge->ticket, pointer, (uint64_t)(uintptr_t)charge->context, hl_taken(bytes))) {
+        take_back(charge, pointer);
+        charge->refused = true;
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    errno = saved;
+    hl_leave();
+    return result;
+}
+
+/* `out` must be clear when refused; `call` is the driver's call; `took` what it took, known after it. */
+#define ALLOCATE(name, sane, stream, bytes, kind, call, clear, pointer, took)                                          \
+    HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
+    struct charge charge;                                                                                              \
+    if (!charge_open(&charge, sane, stream, bytes, kind)) return call;                                                 \
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                                        \
+    if (!charge.refused) {                                                                                             \
+        result = call;                                                                                                 \
+        result = charge_close(&charge, result, pointer, took);                                                         \
+    }                                                                                                                  \
+    if (charge.refused) clear;                                                                                         \
+    return result
+
+HL_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
+    ALLOCATE(cuMemAlloc_v2, dptr, NULL, bytesize, HL_KIND_SYNC, real(dptr, bytesize), *dptr = 0, *dptr, bytesize);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
+    ALLOCATE(cuMemAlloc, dptr, NULL, bytesize, HL_KIND_SYNC, real(dptr, bytesize), *dptr = 0, *dptr, bytesize);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
+    ALLOCATE(cuMemAllocManaged, dptr, NULL, bytesize, HL_KIND_MANAGED, real(dptr, bytesize, flags), *dptr = 0, *dptr,
+             bytesize);
+}
+
+/* Rows are reserved at the pitch that the driver will most likely choose and settled at the one it chose. A product
+ * that does not fit is the driver's to refuse. */
+enum { PITCH = 512 };
+static uint64_t pitched(uint64_t width, uint64_t height, unsigned element) {
+    uint64_t bytes = 0;
+    if ((element != 4 && element != 8 && element != 16) || width > UINT64_MAX - PITCH) return 0;
+    if (__builtin_mul_overflow((width + PITCH - 1) / PITCH * PITCH, height, &bytes)) return 0;
+    return bytes;
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+                                              unsigned int ElementSizeBytes) {
+    ALLOCATE(cuMemAllocPitch_v2, dptr && pPitch, NULL, pitched(WidthInBytes, Height, ElementSizeBytes), HL_KIND_PITCHED,
+             real(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (*dptr = 0, *pPitch = 0), *dptr,
+             *pPitch * Height);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
+                                           unsigned int Height, unsigned int ElementSizeBytes) {
+    ALLOCATE(cuMemAllocPitch, dptr && pPitch, NULL, pitched(WidthInBytes, Height, ElementSizeBytes), HL_KIND_PITCHED,
+             real(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (*dptr = 0, *pPitch = 0), *dptr,
+             (uint64_t)*pPitch * Height);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+    ALLOCATE(cuMemAllocAsync, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, hStream), *dptr = 0, *dptr,
+             bytesize);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+    if (!hStream)
+        hStream = CU_STREAM_PER_THREAD; /* what 0 means under this name; a roll-back must free on the same one */
+    ALLOCATE(cuMemAllocAsync_ptsz, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, hStream), *dptr = 0,
+             *dptr, bytesize);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                                   CUstream hStream) {
+    ALLOCATE(cuMemAllocFromPoolAsync, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, pool, hStream),
+             *dptr = 0, *dptr, bytesize);
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                                        CUstream hStream) {
+    if (!hStream) hStream = CU_STREAM_PER_THREAD;
+    ALLOCATE(cuMemAllocFromPoolAsync_ptsz, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, pool, hStream),
+             *dptr = 0, *dptr, bytesize);
+}
+
+struct release {
+    struct hl_entry entry;
+    uint64_t ends; /* contexts ended when the entry was taken out */
+};
+
+/* false: not in the books, call the driver and return what it says. */
+static bool release_open(struct release *release, uint64_t pointer) {
+    if (!pointer || HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_books_usable() || !hl_enter()) return false;
+    int saved = errno;
+    release->ends = hl_context_ends();
+    bool known = hl_ledger_detach(pointer, &release->entry);
+    errno = saved;
+    if (!known) hl_leave();
+    return known;
+}
+
+static CUresult release_close(struct release *release, CUresult result) {
+    int saved = errno;
+    /* A context that ended meanwhile took the memory with it; put back, its entry would be charged for ever. */
+    bool gone = result == CUDA_SUCCESS || hl_context_ends() != release->ends;
+    if (gone) hl_ledger_credit(&release->entry);
+    else hl_ledger_reattach(&release->entry);
+    errno = saved;
+    hl_leave();
+    return result;
+}
+
+#define RELEASE(name, pointer, call)                                                                                   \
+    HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
+    struct release release;                                                                                            \
+    if (!release_open(&release, pointer)) return call;                                                                 \
+    CUresult result = call;                                                                                            \
+    return release_close(&release, result)
+
+HL_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) { RELEASE(cuMemFree_v2, dptr, real(dptr)); }
+
+HL_EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr) { RELEASE(cuMemFree, dptr, real(dptr)); }
+
+HL_EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+    RELEASE(cuMemFreeAsync, dptr, real(dptr, hStream));
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
+    RELEASE(cuMemFreeAsync_ptsz, dptr, real(dptr, hStream));
+}

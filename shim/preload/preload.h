@@ -1,0 +1,117 @@
+/* What the files of the preload library share: the frame of a wrapper, the real driver, who asks, and the guest's
+ * configuration.
+ *
+ * The frame: a wrapper that finds the thread already inside a wrapper (the driver calls back, or we call the driver)
+ * passes straight through; otherwise it marks the thread for its whole length. A wrapper keeps the errno that the
+ * driver left. */
+#ifndef HOOKLAB_PRELOAD_H
+#define HOOKLAB_PRELOAD_H
+#include "hl_names.h"
+
+#include <cuda.h>
+#include <nvml.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HL_EXPORT __attribute__((visibility("default")))
+#define HL_LIKELY(x) __builtin_expect(!!(x), 1)
+#define HL_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+enum { HL_DEVICES = 16 };
+enum hl_library { HL_LIBRARY_CUDA, HL_LIBRARY_NVML, HL_LIBRARY_LIBC, HL_LIBRARY_NONE };
+
+/* -- the frame (guard.c) -- */
+extern __thread int hl_depth __attribute__((tls_model("initial-exec")));
+static inline bool hl_enter(void) {
+    if (HL_UNLIKELY(hl_depth)) return false;
+    hl_depth = 1;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* a signal handler that calls CUDA must see the mark */
+    return true;
+}
+static inline void hl_leave(void) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    hl_depth = 0;
+}
+
+/* -- the real libraries (real.c) -- */
+typedef void *(*hl_dlsym_fn)(void *handle, const char *name);
+typedef void *(*hl_dlvsym_fn)(void *handle, const char *name, const char *version);
+hl_dlsym_fn hl_libc_dlsym(void); /* libc's own, from its tables; NULL if the process has no libc we know */
+hl_dlvsym_fn hl_libc_dlvsym(void);
+void *hl_real_load(int id); /* opens the library of a name if need be; NULL if driver or name is absent */
+bool hl_real_ready(enum hl_library library);            /* opened by us: its table is complete. Takes no lock */
+enum hl_library hl_real_owner(const void *address);     /* which real library an address lies in. Takes no lock */
+void *hl_real_defined(enum hl_library library, int id); /* NULL unless the library is mapped and defines the name */
+extern void *hl_real_table[HL_NAME_COUNT];
+static inline enum hl_library hl_library_of(int id) { return id < HL_CUDA_COUNT ? HL_LIBRARY_CUDA : HL_LIBRARY_NVML; }
+static inline void *hl_real(int id) {
+    void *real = __atomic_load_n(&hl_real_table[id], __ATOMIC_ACQUIRE);
+    return HL_LIKELY(real != NULL) ? real : hl_real_load(id);
+}
+#define HL_REAL(name) ((__typeof__(&name))hl_real(HL_##name))
+/* First line of a wrapper: `real`, or the answer for a name that this machine's driver lacks. */
+#define HL_BEGIN(name, absent)                                                                                         \
+    __typeof__(&name) real = HL_REAL(name);                                                                            \
+    if (HL_UNLIKELY(!real)) return (absent)
+
+/* -- who asks (caller.c) -- */
+struct link_map;
+struct hl_place {
+    const void *start, *end;
+    const struct link_map *map; /* NULL when only the range is known */
+    bool driver;                /* one of the driver's own libraries, by file name */
+    enum hl_library library;    /* when only the range is known */
+};
+bool hl_place_of(const void *address, struct hl_place *place);  /* false: in no object (JIT, foreign call) */
+enum hl_library hl_place_library(const struct hl_place *place); /* by soname */
+bool hl_caller_is_driver(const void *return_address);
+
+/* -- the hooks (hooks.c) -- */
+void *hl_hook_of(int id);               /* our function for a name id, NULL = not hooked */
+int hl_hook_named(const char *name);    /* name id if hooked, else -1 */
+int hl_hook_at(const void *real);       /* name id of the hooked name whose real pointer this is, -1 none, -2 several */
+void hl_hooks_index(void *const *real); /* builds the index for hl_hook_at from the real pointers by name id */
+
+/* -- life (init.c) -- */
+bool hl_ready(void); /* pre-init done; false: nothing to keep books about, pass everything */
+void hl_phase(uint64_t phase, int result);
+
+/* -- limits (limits.c) -- */
+struct hl_limits {
+    uint64_t memory[HL_DEVICES], cores[HL_DEVICES]; /* 0 = none */
+    bool refuse[HL_DEVICES];                        /* the value could not be read: charges are refused */
+    bool any;
+};
+extern struct hl_limits hl_limits;
+void hl_limits_read(void);
+
+/* -- region and verdicts (books.c, verdict.c) -- */
+bool hl_books_open(void); /* pre-init: false = nothing asked for, the process runs as if we were not there */
+bool hl_books_usable(void);
+uint64_t hl_books_limit(int device); /* what applies now: the region's, else the environment's; 0 = none */
+int32_t hl_verdict(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others);
+const char *hl_policy(void); /* NULL = the built-in one */
+
+/* -- charges (charge.c) -- */
+struct hl_ticket;
+enum hl_admission { HL_PASS, HL_ADMITTED, HL_REFUSED };
+enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind);
+bool hl_current(CUcontext *context, int *device); /* the calling thread's context and its device */
+uint64_t hl_taken(uint64_t bytes); /* what the driver takes for one allocation, as far as that is known */
+
+/* -- devices (devices.c) -- */
+void hl_devices_learn(void);              /* post-init */
+void hl_devices_forget(void);             /* fork child */
+void hl_devices_forget_nvml(void);        /* NVML initialised again */
+int hl_devices_count(void);               /* 0 before cuInit succeeded */
+int hl_devices_nvml(nvmlDevice_t device); /* CUDA ordinal of an NVML device, -1 = not visible to CUDA here */
+
+/* -- contexts (context.c) -- */
+void hl_context_fork_child(void);
+uint64_t hl_context_ends(void); /* how many contexts ended in this process so far */
+
+/* -- speech (log.c) -- */
+void hl_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3))); /* one line on stderr */
+void hl_log_error(const char *line);                                                   /* level 0: always */
+#endif

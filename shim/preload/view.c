@@ -1,0 +1,135 @@
+/* What a tenant sees of its device: total = min(limit, physical), free = what the limit leaves, and never more than is
+ * physically there. CUDA and NVML agree.
+ *
+ * Invariants: the driver is asked first; its errors and what it wrote with them go through unchanged; each output is as
+ * optional as the driver has it. A device without a limit, or that CUDA does not see here, is shown as it is. Views need
+ * no verdict and therefore no engine. */
+#include "preload.h"
+
+#include "ledger.h"
+
+#include <errno.h>
+
+struct share {
+    uint64_t total, free;
+};
+
+/* false: no limit applies to the device. */
+static bool shrink(int device, struct share *share) {
+    if (device < 0 || device >= HL_DEVICES) return false;
+    uint64_t limit = hl_books_limit(device);
+    if (!limit) return false;
+    uint64_t used = hl_books_usable() ? hl_ledger_used(device) : limit;
+    uint64_t left = used < limit ? limit - used : 0;
+    if (share->total > limit) share->total = limit;
+    if (share->free > left) share->free = left;
+    return true;
+}
+
+static unsigned narrow(uint64_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes; }
+
+static bool current_share(struct share *share) {
+    CUcontext context;
+    int device = -1, saved = errno;
+    bool shrunk = hl_current(&context, &device) && shrink(device, share);
+    errno = saved;
+    return shrunk;
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total) {
+    HL_BEGIN(cuMemGetInfo_v2, CUDA_ERROR_NOT_FOUND);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(free, total);
+    size_t left = 0, whole = 0; /* both are needed whichever the caller wants */
+    CUresult result = real(&left, &whole);
+    struct share share = {whole, left};
+    if (result == CUDA_SUCCESS) current_share(&share);
+    if (free) *free = share.free;
+    if (total) *total = share.total;
+    hl_leave();
+    return result;
+}
+
+HL_EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total) {
+    HL_BEGIN(cuMemGetInfo, CUDA_ERROR_NOT_FOUND);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(free, total);
+    CUresult result = real(free, total);
+    size_t left = 0, whole = 0; /* the narrow answer of the driver does not say how much there is */
+    __typeof__(&cuMemGetInfo_v2) wide = HL_REAL(cuMemGetInfo_v2);
+    if (result == CUDA_SUCCESS && wide && wide(&left, &whole) == CUDA_SUCCESS) {
+        struct share share = {whole, left};
+        if (current_share(&share)) {
+            if (free) *free = narrow(share.free);
+            if (total) *total = narrow(share.total);
+        }
+    }
+    hl_leave();
+    return result;
+}
+
+HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
+    HL_BEGIN(cuDeviceTotalMem_v2, CUDA_ERROR_NOT_FOUND);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(bytes, dev);
+    CUresult result = real(bytes, dev);
+    if (result == CUDA_SUCCESS && bytes) {
+        struct share share = {*bytes, 0};
+        shrink(dev, &share);
+        *bytes = share.total;
+    }
+    hl_leave();
+    return result;
+}
+
+HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
+    HL_BEGIN(cuDeviceTotalMem, CUDA_ERROR_NOT_FOUND);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(bytes, dev);
+    CUresult result = real(bytes, dev);
+    size_t whole = 0;
+    __typeof__(&cuDeviceTotalMem_v2) wide = HL_REAL(cuDeviceTotalMem_v2);
+    if (result == CUDA_SUCCESS && bytes && wide && wide(&whole, dev) == CUDA_SUCCESS) {
+        struct share share = {whole, 0};
+        if (shrink(dev, &share)) *bytes = narrow(share.total);
+    }
+    hl_leave();
+    return result;
+}
+
+static bool nvml_share(nvmlDevice_t device, struct share *share) {
+    int saved = errno;
+    bool shrunk = shrink(hl_devices_nvml(device), share);
+    errno = saved;
+    return shrunk;
+}
+
+/* Other tenants' memory and the driver's own are not this tenant's: used is what is missing from its free. */
+HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    HL_BEGIN(nvmlDeviceGetMemoryInfo, NVML_ERROR_FUNCTION_NOT_FOUND);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(device, memory);
+    nvmlReturn_t result = real(device, memory);
+    if (result == NVML_SUCCESS) {
+        struct share share = {memory->total, memory->free};
+        if (nvml_share(device, &share)) {
+            memory->total = share.total;
+            memory->free = share.free;
+            memory->used = share.total - share.free;
+        }
+    }
+    hl_leave();
+    return result;
+}
+
+HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    HL_BEGIN(nvmlDeviceGetMemoryInfo_v2, NVML_ERROR_FUNCTION_NOT_FOUND);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(device, memory);
+    nvmlReturn_t result = real(device, memory);
+    if (result == NVML_SUCCESS) {
+        struct share share = {memory->total, memory->free};
+        if (nvml_share(device, &share)) {
+            memory->total = share.total;
+            memory->free = share.free;
+            memory->used = share.total - share.free;
+            memory->reserved = 0;
+        }
+    }
+    hl_leave();
+    return result;
+}
