@@ -164,6 +164,7 @@ class Job:
             "names_hash": f"{load_hooks().hash:016x}",
             "revision": _revision(root),
             "sanitize": sanitize or "",
+            "sanitizer_runtime": _runtime(self.compiler, sanitize),
         }
 
     def make(self, target: Target) -> Path:
@@ -230,6 +231,18 @@ class Job:
         except (OSError, ValueError):
             known = {}
         write_text(path, json.dumps({**known, **self.info}, indent=1, sort_keys=True) + "\n")
+
+
+def _runtime(compiler: cc.Compiler, sanitize: str | None) -> str:
+    """The sanitizer library that must come first in LD_PRELOAD; only AddressSanitizer has that need."""
+    if sanitize != "address":
+        return ""
+    path = cc.run([*compiler.command, "-print-file-name=libasan.so"], "no AddressSanitizer runtime").strip()
+    if not Path(path).is_absolute():
+        raise BuildError(
+            f"{compiler.command[0]} has no libasan.so: install libgcc-12-dev (Debian: gcc's own dev package)"
+        )
+    return str(Path(path).resolve())
 
 
 def _revision(root: Path) -> str:

@@ -59,7 +59,10 @@ class LedgerDialect:
 
         ValueError when this dialect cannot be read or the file is too short.
         """
-        return tuple(sum(column) for column in zip(*self.used_by_slot(data).values(), strict=True)) or (0,)
+        by_slot = self.used_by_slot(data)
+        assert self.slots is not None
+        devices = load_layout(self.layout).structs[self.slots.struct][self.slots.devices].count
+        return tuple(sum(row[device] for row in by_slot.values()) for device in range(devices))
 
     def used_by_slot(self, data: bytes) -> dict[int, tuple[int, ...]]:
         """The same by slot index, live slots only."""
@@ -216,7 +219,7 @@ def _read_slots(path: Path, layout: Layout, raw: Any) -> Slots:
         raise SpecError(f"{path}: {thing}: count must be a positive integer and bytes a list of fields")
     if not isinstance(at, int | str) or (isinstance(at, str) and not raw.get("header")):
         raise SpecError(
-            f"{path}: {thing}: at is the offset of the first slot, or a field of the struct named by header"
+            f"{path}: {thing}: at is an offset, or a field of the struct that header names"
         )
     slots = Slots(
         struct=str(raw.get("struct")),

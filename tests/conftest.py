@@ -1,0 +1,171 @@
+"""What every test folder may use: the natives, a C compiler with our headers, the command line, one seed for all.
+
+Tests run against the installed package (importlib mode, no import from the clone). Heavy variants carry the mark
+`full` and are left out unless --full is given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+RUN_CLI = "import sys; from lab.cli import main; sys.exit(main())"
+QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+settings.register_profile("sample", derandomize=True, max_examples=40, stateful_step_count=30, **QUIET)
+settings.register_profile("full", max_examples=400, stateful_step_count=60, **QUIET)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the heavy variants")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("full" if config.getoption("--full") else "sample")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    heavy = [item for item in items if item.get_closest_marker("full")]
+    if heavy:
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The clone the tests lie in: sources, headers, scenarios."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """Where every random sample starts: $HOOKLAB_TEST_SEED, else always the same."""
+    return int(os.environ.get("HOOKLAB_TEST_SEED", "20240229"))
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The folder of the built natives under test ($HOOKLAB_NATIVE, else the installed ones)."""
+    from lab import native as module
+
+    module.build_info()
+    return module.directory()
+
+
+@pytest.fixture(scope="session")
+def guest_environment(native: Path) -> Callable[..., dict[str, str]]:
+    """`guest_environment(*libraries, **variables)`: the environment of a process under LD_PRELOAD over the fakes.
+
+    With sanitized natives the sanitizer's runtime comes first in LD_PRELOAD: with the link-order check off instead,
+    AddressSanitizer misses overflows.
+    """
+    runtime = json.loads((native / "build.json").read_text()).get("sanitizer_runtime", "")
+
+    def environment(*libraries: str | Path, **variables: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "HOOKLAB_", "LD_"))}
+        preload = ":".join(str(library) for library in (runtime, *libraries) if str(library))
+        result = {**kept, "LD_LIBRARY_PATH": str(native / "fake")}
+        if preload:
+            result["LD_PRELOAD"] = preload
+        return {**result, **variables}
+
+    return environment
+
+
+@pytest.fixture
+def hooklab(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`hooklab("run", file, env={...})`: the command line in a process of its own, in the test's folder."""
+
+    def run(
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-c", RUN_CLI, *map(str, arguments)],
+            cwd=cwd or tmp_path,
+            env={**os.environ, "COLUMNS": "200", **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all generated files."""
+    from lab.codegen import emit
+    from lab.codegen._write import write_files
+
+    folder = tmp_path_factory.mktemp("gen")
+    write_files(folder, emit.emit())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def compile_c(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`compile_c(source, *flags)`: a C text or file compiled with our headers; returns the output.
+
+    A program by default; give -shared -fPIC for a library.
+    """
+    from lab.codegen.build import DEFINES, INCLUDES
+
+    folder = tmp_path_factory.mktemp("compiled")
+
+    def build(
+        source: str | Path, *flags: str, name: str = "", extra: Sequence[Path] = (), gen: Path = generated
+    ) -> Path:
+        if isinstance(source, str):
+            text, source = source, folder / f"{name or f'source{len(list(folder.iterdir()))}'}.c"
+            source.write_text(text)
+        output = folder / (name or f"{source.stem}.out")
+        includes = [f"-I{gen}", *(f"-I{ROOT / directory}" for directory in INCLUDES), *vendor_includes()]
+        command = [
+            *compiler(),
+            "-std=gnu11",
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pthread",
+            *DEFINES,
+            *includes,
+        ]
+        done = subprocess.run(
+            [*command, str(source), *map(str, extra), *map(str, flags), "-o", str(output)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return output
+
+    return build
+
+
+def compiler() -> list[str]:
+    """The C compiler of this machine."""
+    return shlex.split(os.environ.get("CC", "cc"))
+
+
+def vendor_includes() -> list[str]:
+    """Compiler flags that find the vendor headers."""
+    from lab.codegen import headers
+
+    return [flag for directory in headers.find().directories for flag in ("-isystem", str(directory))]

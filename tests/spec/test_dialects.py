@@ -1,0 +1,133 @@
+"""Dialects: what reaches an interposer's environment, and how its ledger is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.spec import SpecError, dialect_names, load_dialect, load_layout
+
+FORM = """
+name = "mine"
+[memory]
+variable = "MINE_MEMORY"
+device_variable = "MINE_MEMORY_{i}"
+unit = "m"
+[ledger]
+variable = "MINE_LEDGER"
+path = "/tmp/mine"
+layout = "hami-1.2"
+slots = {struct = "hl_hami_slot", at = 1856, count = 1024, live = "pid", devices = "used", bytes = ["total"]}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "mine.toml"
+    file.write_text(text)
+    return file
+
+
+def test_hami_speaks_hami() -> None:
+    environment = load_dialect("hami").limits(
+        memory={0: 4 << 30, 1: 1 << 30}, cores=30, interposer="/x.so", ledger="/l"
+    )
+    assert environment == {
+        "CUDA_REDIRECT": "/x.so",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4294967296",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "1073741824",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/l",
+    }
+
+
+def test_ours_reads_the_same_names() -> None:
+    ours, hami = load_dialect("hooklab"), load_dialect("hami")
+    assert ours.limits(memory=1, cores={0: 5}) == {
+        key: value for key, value in hami.limits(memory=1, cores={0: 5}).items() if key != "CUDA_REDIRECT"
+    }
+
+
+def test_no_limit_sets_no_variable() -> None:
+    assert load_dialect("hooklab").limits() == {}
+
+
+def test_a_file_of_the_same_form(tmp_path: Path) -> None:
+    dialect = load_dialect(write(tmp_path, FORM))
+    assert dialect.limits(memory=512 << 20) == {"MINE_MEMORY": "512m"}
+    with pytest.raises(ValueError, match="1 bytes is not a whole number of m"):
+        dialect.limits(memory=1)
+    with pytest.raises(ValueError, match="no variable for this limit"):
+        dialect.limits(cores=50)
+
+
+def test_reads_the_ledger_of_hami() -> None:
+    layout = load_layout("hami-1.2")
+    region = np.zeros((), layout.dtype("hl_hami_region"))
+    region["procs"][0]["pid"] = 11
+    region["procs"][0]["used"]["total"][0] = 100
+    region["procs"][3]["pid"] = 12
+    region["procs"][3]["used"]["total"][:2] = (20, 7)
+    region["procs"][4]["used"]["total"][0] = 5000  # a free slot counts for nothing
+    ledger = load_dialect("hami").ledger
+    data = region.tobytes() + b"\0"
+    assert len(data) == layout.constants["HL_HAMI_FILE_BYTES"]
+    assert ledger.used(data) == (120, 7) + (0,) * 14
+    assert {index: row[:2] for index, row in ledger.used_by_slot(data).items()} == {0: (100, 0), 3: (20, 7)}
+    assert ledger.used(bytes(len(data))) == (0,) * 16
+    with pytest.raises(ValueError, match="shorter than its 1024 slots"):
+        ledger.used(data[:2_000_000])
+
+
+def test_reads_our_ledger() -> None:
+    layout = load_layout("hooklab-1")
+    header = np.zeros((), layout.dtype("hl_region_header"))
+    header["slot_offset"] = 20480
+    slots = np.zeros(1024, layout.dtype("hl_region_slot"))
+    slots[5]["state"] = layout.constants["HL_SLOT_LIVE"]
+    slots[5]["device"]["held"][1] = 4096
+    data = header.tobytes().ljust(20480, b"\0") + slots.tobytes()
+    ledger = load_dialect("hooklab").ledger
+    assert ledger.used(data)[:3] == (0, 4096, 0)
+    with pytest.raises(ValueError, match="shorter than its header"):
+        ledger.used(b"")
+
+
+@pytest.mark.parametrize("name", dialect_names())
+def test_built_in_dialects_name_themselves(name: str) -> None:
+    assert load_dialect(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('unit = "m"', 'unit = "MB"', "unit is 'MB'"),
+        ("MINE_MEMORY_{i}", "MINE_MEMORY_i", "needs {i}"),
+        ('"MINE_LEDGER"', '"MINE LEDGER"', "not the name of an environment variable"),
+        ('layout = "hami-1.2"', 'layout = "hami"', "layout is 'hami'; known are"),
+        ('layout = "hami-1.2"', "", "layout and slots belong together"),
+        ("[memory]", "[memroy]", "unknown key 'memroy'"),
+        ('name = "mine"', "", "name is missing"),
+        ('path = "/tmp/mine"', "path = 3", "is not a string"),
+        ('live = "pid"', 'live = "alive"', "alive is no field of hl_hami_slot"),
+        ('bytes = ["total"]', 'bytes = ["sum"]', "sum is no field of hl_hami_memory"),
+        ('struct = "hl_hami_slot"', 'struct = "slot"', "slot is no struct of layout hami-1.2"),
+        ("at = 1856", 'at = "procs"', "at is an offset, or a field"),
+        ("count = 1024", "count = 0", "count must be a positive integer"),
+    ],
+)
+def test_a_broken_dialect_is_one_line(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in FORM
+    file = write(tmp_path, FORM.replace(old, new, 1))
+    with pytest.raises(SpecError) as caught:
+        load_dialect(file)
+    message = str(caught.value)
+    assert complaint in message
+    assert str(file) in message
+    assert "\n" not in message
+
+
+def test_unknown_dialect() -> None:
+    with pytest.raises(SpecError, match="none: no such dialect; known are hami, hooklab, or give a TOML file"):
+        load_dialect("none")
