@@ -1,0 +1,1 @@
+"""Runs scenarios and programs: containers, barriers, faults, the run directory. Import the modules directly."""

@@ -1,0 +1,114 @@
+"""What a process under test is given: the interposer's file and the environment that carries its limits."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab import native
+from lab.spec import Dialect, SpecError, load_dialect
+
+BUILTIN_LIBRARY = "libhooklab-preload.so"
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+
+
+class GuestError(Exception):
+    """Something the user named cannot be used; the text is one line (exit code 2)."""
+
+
+def interposer_path(spec: str) -> Path | None:
+    """The library to preload: ``builtin``, ``none`` (None) or a path.
+
+    GuestError when the file is missing, is no shared ELF library, or was made for another machine.
+    """
+    if spec == "none":
+        return None
+    if spec == "builtin":
+        try:
+            return native.path(BUILTIN_LIBRARY)
+        except FileNotFoundError as error:
+            raise GuestError(str(error)) from None
+    path = Path(spec).absolute()
+    problem = library_problem(path)
+    if problem:
+        raise GuestError(f"--interposer {spec}: {problem}")
+    return path
+
+
+def library_problem(path: Path) -> str:
+    """Why a file cannot be preloaded on this machine, with the mend; empty when it can."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with path.open("rb") as stream:
+            try:
+                elf = ELFFile(stream)
+                machine, kind, bits = elf["e_machine"], elf["e_type"], elf.elfclass
+            except (ELFError, KeyError):
+                return "not an ELF file; give a shared library (.so)"
+    except OSError as error:
+        return f"{error.strerror}; give builtin, none or the path of a shared library"
+    wanted = _MACHINES.get(platform.machine())
+    if machine != wanted or bits != 64:
+        return f"made for {machine} ({bits} bit), this machine is {platform.machine()}; build it for this machine"
+    if kind != "ET_DYN":
+        return "an ELF file, but not a shared library; link it with -shared"
+    return ""
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``4GiB``, ``4096m`` or ``1073741824``. GuestError when it is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise GuestError(f"{text!r}: not a size; write for example 4GiB, 4096m or 1073741824")
+    return int(found[1]) << (10 * " kmgt".index(found[2].lower() or " "))
+
+
+def dialect_for(name: str | None, interposer: str) -> Dialect:
+    """The dialect asked for; without one, ``hooklab`` for the built-in interposer and ``hami`` for any other."""
+    try:
+        return load_dialect(name or ("hooklab" if interposer in ("builtin", "none") else "hami"))
+    except (SpecError, OSError) as error:
+        raise GuestError(f"--dialect: {error}") from None
+
+
+def limit_environment(
+    *,
+    dialect: str | None,
+    interposer: str,
+    region: Path,
+    memory: str | None = None,
+    cores: int | None = None,
+    robust: bool = True,
+) -> dict[str, str]:
+    """Environment of a process with one limit for all devices: memory as text with a unit, cores in percent."""
+    path = interposer_path(interposer)
+    return limits(
+        dialect_for(dialect, interposer),
+        memory=None if memory is None else parse_size(memory),
+        cores=cores,
+        interposer="" if path is None else str(path),
+        region=str(region),
+        robust=robust,
+    )
+
+
+def limits(
+    dialect: Dialect,
+    *,
+    memory: Mapping[int, int] | int | None,
+    cores: Mapping[int, int] | int | None,
+    interposer: str,
+    region: str,
+    robust: bool,
+) -> dict[str, str]:
+    """The same from bytes and percent, for all devices or by ordinal."""
+    try:
+        found = dialect.limits(memory=memory, cores=cores, interposer=interposer, ledger=region)
+    except ValueError as error:
+        raise GuestError(str(error)) from None
+    return found | {"HOOKLAB_REGION_LOCK": "robust" if robust else "file"}
