@@ -1,0 +1,136 @@
+/* Starts and ends the library: a count of initialisations, the connection to the node, handles, error text. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "frame.h"
+#include "hl_errors.h"
+
+struct nvmlDevice_st hl_nvml_handles[HL_MAX_DEVICES];
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static unsigned count;
+
+/* A forked child has neither the parent's connection nor its initialisations. */
+static void forked(int was_attached) {
+    (void)was_attached;
+    pthread_mutex_init(&mutex, NULL);
+    __atomic_store_n(&count, 0, __ATOMIC_RELEASE);
+}
+
+int hl_nvml_ready(void) { return __atomic_load_n(&count, __ATOMIC_ACQUIRE) > 0; }
+
+static nvmlReturn_t start(void) {
+    nvmlReturn_t result = NVML_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    if (count == 0) {
+        hl_node_on_fork(forked);
+        if (hl_node_attach(HL_REQUEST_ATTACH_NVML)) {
+            result = NVML_ERROR_DRIVER_NOT_LOADED;
+        } else {
+            for (uint32_t i = 0; i < HL_MAX_DEVICES; i++)
+                hl_nvml_handles[i].index = i;
+            hl_latency(0, HL_LATENCY_NVML_INIT);
+        }
+    }
+    if (result == NVML_SUCCESS)
+        __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+NVML_ALWAYS(nvmlInit, (void), ()) { return start(); }
+NVML_ALWAYS(nvmlInit_v2, (void), ()) { return start(); }
+NVML_ALWAYS(nvmlInitWithFlags, (unsigned int flags), (flags)) {
+    (void)flags; /* no-GPU and no-attach modes make no difference to a node that has GPUs */
+    return start();
+}
+
+NVML_ALWAYS(nvmlShutdown, (void), ()) {
+    nvmlReturn_t result = NVML_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    if (count == 0)
+        result = NVML_ERROR_UNINITIALIZED;
+    else
+        __atomic_sub_fetch(&count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+__attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result) {
+    struct hl_call call;
+    (void)hl_fake_enter(&call, HL_nvmlErrorString);
+    (void)hl_fake_leave(&call, 0, 0, 0);
+    const char *text = hl_nvml_error_text((int)result);
+    return text ? text : "Unknown Error";
+}
+
+static nvmlReturn_t device_count(unsigned int *value) {
+    if (!value)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *value = hl_node.header->device_count;
+    return NVML_SUCCESS;
+}
+
+NVML_BODY(nvmlDeviceGetCount, (unsigned int *value), (value)) { return device_count(value); }
+NVML_BODY(nvmlDeviceGetCount_v2, (unsigned int *value), (value)) { return device_count(value); }
+
+static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *handle) {
+    if (!handle || index >= hl_node.header->device_count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (__atomic_load_n(&hl_node.devices[index].lost, __ATOMIC_ACQUIRE))
+        return NVML_ERROR_GPU_IS_LOST;
+    *handle = &hl_nvml_handles[index];
+    return NVML_SUCCESS;
+}
+
+NVML_BODY(nvmlDeviceGetHandleByIndex, (unsigned int index, nvmlDevice_t *handle), (index, handle)) {
+    return by_index(index, handle);
+}
+NVML_BODY(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *handle), (index, handle)) {
+    return by_index(index, handle);
+}
+
+NVML_BODY(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *handle), (uuid, handle)) {
+    if (!uuid || !handle)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
+        char text[NVML_DEVICE_UUID_BUFFER_SIZE];
+        hl_nvml_uuid_text(&hl_node.devices[i], text);
+        if (strcmp(text, uuid) == 0)
+            return by_index(i, handle);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML_BODY(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *handle), (serial, handle)) {
+    if (!serial || !handle)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < hl_node.header->device_count; i++)
+        if (strncmp(hl_node.devices[i].serial, serial, sizeof hl_node.devices[i].serial) == 0)
+            return by_index(i, handle);
+    return NVML_ERROR_NOT_FOUND;
+}
+
+/* Four or eight digits of domain, upper or lower case. */
+static nvmlReturn_t by_bus(const char *bus, nvmlDevice_t *handle) {
+    if (!bus || !handle)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
+        char wide[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE], narrow[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
+        hl_nvml_bus_text(&hl_node.devices[i], 8, wide, sizeof wide);
+        hl_nvml_bus_text(&hl_node.devices[i], 4, narrow, sizeof narrow);
+        if (strcasecmp(wide, bus) == 0 || strcasecmp(narrow, bus) == 0)
+            return by_index(i, handle);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML_BODY(nvmlDeviceGetHandleByPciBusId, (const char *bus, nvmlDevice_t *handle), (bus, handle)) {
+    return by_bus(bus, handle);
+}
+NVML_BODY(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus, nvmlDevice_t *handle), (bus, handle)) {
+    return by_bus(bus, handle);
+}

@@ -1,0 +1,145 @@
+/* Which processes use a device: a process is listed from its first context to its last, by the PID that the node's server
+ * sees (the initial namespace's, also inside another one). Every slot of the node counts, whoever asks. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "frame.h"
+
+static const unsigned none = 0xFFFFFFFFu; /* no GPU instance, no compute instance */
+
+struct user {
+    uint32_t pid;
+    uint64_t bytes;
+};
+
+/* Fills at most `room` users of a device, in order of attaching slots; returns how many there are. */
+static unsigned users(uint32_t index, struct user *out, unsigned room) {
+    unsigned found = 0;
+    for (uint32_t slot = 0; slot < hl_node.header->process_capacity; slot++) {
+        struct hl_node_process *process = &hl_node.processes[slot];
+        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_FREE)
+            continue;
+        struct hl_node_process_device *held = &process->device[index];
+        uint32_t contexts = __atomic_load_n(&held->context_count, __ATOMIC_ACQUIRE);
+        if (contexts == 0)
+            continue;
+        if (found < room) {
+            int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra;
+            for (int kind = 0; kind < HL_KINDS; kind++)
+                bytes += (int64_t)__atomic_load_n(&held->bytes[kind], __ATOMIC_RELAXED);
+            out[found].pid = process->host_pid;
+            out[found].bytes = bytes > 0 ? (uint64_t)bytes : 0;
+        }
+        found++;
+    }
+    return found;
+}
+
+/* The count protocol: always the exact count out; too small a buffer is left alone. 0 = go on and copy *count rows. */
+static nvmlReturn_t negotiate(unsigned found, unsigned *count, const void *infos) {
+    unsigned room = *count;
+    *count = found;
+    if (room > 0 && !infos)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return room < found ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+enum { MANY = 1024 };
+
+/* `stride` 16 writes {pid, bytes}, 24 also the two instance ids: the record of the version the caller was built for. */
+static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *infos, size_t stride) {
+    NVML_DEVICE(device, handle);
+    if (!count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    hl_latency(handle->index, HL_LATENCY_NVML_QUERY);
+    struct user list[MANY];
+    unsigned found = users(handle->index, list, MANY);
+    if (found > MANY)
+        found = MANY;
+    nvmlReturn_t result = negotiate(found, count, infos);
+    if (result != NVML_SUCCESS)
+        return result;
+    for (unsigned i = 0; i < found; i++) {
+        if (stride == sizeof(nvmlProcessInfo_v1_t)) {
+            nvmlProcessInfo_v1_t *row = (nvmlProcessInfo_v1_t *)infos + i;
+            row->pid = list[i].pid;
+            row->usedGpuMemory = list[i].bytes;
+        } else {
+            nvmlProcessInfo_t *row = (nvmlProcessInfo_t *)infos + i;
+            row->pid = list[i].pid;
+            row->usedGpuMemory = list[i].bytes;
+            row->gpuInstanceId = row->computeInstanceId = none;
+        }
+    }
+    return NVML_SUCCESS;
+}
+
+/* Nobody draws and no MPS server runs on the fake. */
+static nvmlReturn_t empty_list(nvmlDevice_t handle, unsigned *count, const void *infos) {
+    NVML_DEVICE(device, handle);
+    return count ? negotiate(0, count, infos) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_v2_t) == 24 && sizeof(nvmlProcessInfo_t) == 24,
+               "strides of the process lists");
+
+#define LIST(name, type, body)                                                                                          \
+    NVML_BODY(name, (nvmlDevice_t handle, unsigned int *count, type *infos), (handle, count, infos)) { return body; }
+
+LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, compute_list(handle, count, infos, sizeof *infos))
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, compute_list(handle, count, infos, sizeof *infos))
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, compute_list(handle, count, infos, sizeof *infos))
+LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, empty_list(handle, count, infos))
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t, empty_list(handle, count, infos))
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, empty_list(handle, count, infos))
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, empty_list(handle, count, infos))
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, empty_list(handle, count, infos))
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, empty_list(handle, count, infos))
+
+NVML_BODY(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t handle, nvmlProcessDetailList_t *list), (handle, list)) {
+    NVML_DEVICE(device, handle);
+    if (!list)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (list->version != nvmlProcessDetailList_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->mode > NVML_PROCESS_MODE_MPS)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    struct user rows[MANY];
+    unsigned found = list->mode == NVML_PROCESS_MODE_COMPUTE ? users(handle->index, rows, MANY) : 0;
+    if (found > MANY)
+        found = MANY;
+    nvmlReturn_t result = negotiate(found, &list->numProcArrayEntries, list->procArray);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
+        list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = rows[i].pid, .usedGpuMemory = rows[i].bytes, .gpuInstanceId = none,
+                                                      .computeInstanceId = none};
+    return result;
+}
+
+/* A process of the node by what the server saw; any other by /proc, as far as this namespace shows it. */
+NVML_BODY(nvmlSystemGetProcessName, (unsigned int pid, char *name, unsigned int length), (pid, name, length)) {
+    if (!name || length == 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    char text[256] = "";
+    for (uint32_t slot = 0; slot < hl_node.header->process_capacity && !text[0]; slot++) {
+        struct hl_node_process *process = &hl_node.processes[slot];
+        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_LIVE && process->host_pid == pid)
+            memcpy(text, process->command, sizeof text);
+    }
+    if (!text[0]) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (fd >= 0)
+            close(fd);
+        if (got <= 0)
+            return NVML_ERROR_NOT_FOUND;
+        text[got] = 0;
+    }
+    text[sizeof text - 1] = 0;
+    snprintf(name, length, "%s", text);
+    return NVML_SUCCESS;
+}
