@@ -22,7 +22,7 @@ def make(job: Job, target: Target) -> Path:
         frozen = job.temp / "frozen"
         freeze.write(frozen)
         objects = job.objects(target, sources, [f"-I{frozen}", *plan.compile_flags])
-        path = job.link(target, objects, plan.link_flags)
+        path = job.link(target, objects, [*plan.link_flags, "-Wl,--strip-debug"])
         if plan.install_copy(job.out) is None:
             (job.out / libpython.COPY_NAME).unlink(missing_ok=True)
     except libpython.LibpythonError as error:

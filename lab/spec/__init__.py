@@ -9,7 +9,7 @@ from lab.spec._errors import ErrorCode, ErrorTable, load_errors
 from lab.spec._hooks import Hook, HookTable, Steps, load_hooks
 from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout, read_layout
 from lab.spec._toml import SpecError
-from lab.spec.profile import Driver, Profile, load_driver, load_profile, profile_names
+from lab.spec.profile import Driver, Profile, driver_names, load_driver, load_profile, profile_names
 
 __all__ = [
     "Dialect",
@@ -26,6 +26,7 @@ __all__ = [
     "Steps",
     "Struct",
     "dialect_names",
+    "driver_names",
     "layout_names",
     "load_dialect",
     "load_driver",

@@ -193,10 +193,18 @@ def _constant(entry: Any, kind: type, where: str) -> Constant:
     return Constant(value=value, evidence=entry["evidence"], source=str(entry["source"]))
 
 
+def _drivers() -> dict[str, Any]:
+    return tomllib.loads((resources.files("lab.spec") / "drivers.toml").read_text(encoding="utf-8"))
+
+
+def driver_names() -> list[str]:
+    """Driver generations that `load_driver` knows, sorted."""
+    return sorted(_drivers())
+
+
 def load_driver(branch: str) -> Driver:
     """The driver generation ``branch`` (``"580"``) from ``drivers.toml``."""
-    text = (resources.files("lab.spec") / "drivers.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = _drivers()
     if branch not in table:
         raise ProfileError(f"no driver generation {branch!r}; known: {', '.join(sorted(table))}")
     row = table[branch]
