@@ -3,11 +3,11 @@ none changes its meaning without a new schema number."""
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import lab
 from lab.checks import worst
 from lab.report.model import CallRow, RunReport
 
@@ -19,19 +19,12 @@ def document(reports: Sequence[RunReport], *, errors: Sequence[str] = ()) -> dic
     counts = Counter(report.status for report in reports)
     return {
         "schema": SCHEMA,
-        "hooklab": _version(),
+        "hooklab": lab.__version__,
         "status": worst(report.status for report in reports),
         "counts": {status: counts.get(status, 0) for status in ("valid", "invalid", "unknown")},
         "runs": [run(report) for report in reports],
         "errors": list(errors),
     }
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("hooklab")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def run(report: RunReport) -> dict[str, Any]:

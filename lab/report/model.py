@@ -105,15 +105,23 @@ def load_run(directory: str | Path) -> RunReport:
     except ScenarioError as error:
         raise ReportError(str(error.problems[0])) from None
     if len(scenarios) != 1:
-        raise ReportError(
-            f"{place / 'scenario.yaml'}: the scenario of a run has no sweep; this one makes {len(scenarios)}"
-        )
+        raise ReportError(f"{place / 'scenario.yaml'}: the scenario of a run makes one run, not {len(scenarios)}")
+    return _report(scenarios[0], info, place)
+
+
+def report_run(scenario: Scenario, directory: str | Path) -> RunReport:
+    """As load_run, for a run just made of ``scenario``: positions are those of its own file, not of the copy."""
+    place = Path(directory)
+    return _report(scenario, _read_info(place / "run.json"), place)
+
+
+def _report(scenario: Scenario, info: Mapping[str, Any], place: Path) -> RunReport:
     path = place / "history"
     try:
-        history = load(path) if path.exists() or scenarios[0].options.history != "none" else empty()
+        history = load(path) if path.exists() or scenario.options.history != "none" else empty()
     except HistoryError as error:
         raise ReportError(str(error)) from None
-    return build_report(scenarios[0], RunData(history, info), place)
+    return build_report(scenario, RunData(history, info), place)
 
 
 def _read_info(path: Path) -> Mapping[str, Any]:
@@ -263,4 +271,5 @@ __all__ = [
     "exit_code",
     "load_run",
     "percentile",
+    "report_run",
 ]

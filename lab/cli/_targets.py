@@ -1,0 +1,65 @@
+"""What the arguments of ``hooklab run`` mean: a file, a folder of files, a run directory, or @NAME of those shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lab import native
+
+SUFFIXES = (".yaml", ".yml")
+
+
+class TargetError(ValueError):
+    """An argument that means nothing; one line."""
+
+
+def resolve(arguments: Sequence[str]) -> list[Path]:
+    """The scenario files that the arguments mean, in order, each once."""
+    found: dict[Path, None] = {}
+    for argument in arguments:
+        for path in _one(argument):
+            found.setdefault(path)
+    return list(found)
+
+
+def _one(argument: str) -> Iterator[Path]:
+    if argument.startswith("@"):
+        yield from _shipped(argument)
+        return
+    path = Path(argument)
+    if path.is_dir():
+        if (path / "run.json").exists():
+            yield path / "scenario.yaml"
+            return
+        files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and not _in_run(file, path))
+        if not files:
+            raise TargetError(f"{argument}: no scenario files (*.yaml) and no run.json in this folder")
+        yield from files
+    elif path.exists():
+        yield path
+    else:
+        raise TargetError(f"{argument}: no such file or folder; shipped scenarios are named @NAME, e.g. @quickstart")
+
+
+def _in_run(file: Path, top: Path) -> bool:
+    """Whether a file is the copy that a run directory below the folder keeps."""
+    return any((parent / "run.json").exists() for parent in file.parents if parent.is_relative_to(top))
+
+
+def _shipped(argument: str) -> Iterator[Path]:
+    root = native.scenarios_dir()
+    name = argument[1:]
+    if name == "all":
+        yield from sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES)
+        return
+    matches = [file for file in sorted(root.rglob("*")) if file.suffix in SUFFIXES and _is(file, root, name)]
+    if not matches:
+        known = sorted({f"@{file.relative_to(root).parts[0].rsplit('.', 1)[0]}" for file in root.rglob("*.yaml")})
+        raise TargetError(f"{argument}: no such scenario; shipped are {', '.join(['@all', *known])}")
+    yield from matches
+
+
+def _is(file: Path, root: Path, name: str) -> bool:
+    relative = file.relative_to(root).with_suffix("")
+    return str(relative) == name or relative.name == name or str(relative).startswith(f"{name}/")

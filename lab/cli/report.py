@@ -1,0 +1,40 @@
+"""`hooklab report`: a run directory read and judged again, or two of them compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", metavar="RUN")
+@click.argument("other", metavar="[RUN]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/report-schema.md), nothing else.")
+@click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML to this file too.")
+@click.option("--allow-unknown", is_flag=True, help="Exit 0 when nothing is invalid but something is unknown.")
+def report(directory: str, other: str | None, as_json: bool, junit: str | None, allow_unknown: bool) -> int:
+    """Read and judge a run again, or compare two runs.
+
+    Exit status of one run: as when it was made. Of a comparison: 0 when every verdict is the same, 1 when one differs.
+    """
+    from rich.console import Console
+
+    from lab.report import as_json as json_report
+    from lab.report import compare, terminal
+    from lab.report import junit as junit_report
+    from lab.report.model import exit_code, load_run
+
+    reports = [load_run(place) for place in (directory, other) if place is not None]
+    if junit is not None:
+        Path(junit).write_text(junit_report.text(reports), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(json_report.document(reports), indent=1))
+    elif len(reports) == 1:
+        terminal.show(Console(highlight=False), reports[0], full=True)
+    else:
+        compare.show(Console(highlight=False), reports[0], reports[1])
+    if len(reports) == 2:
+        return 0 if all(row.same for row in compare.differences(reports[0], reports[1])) else 1
+    return exit_code([reports[0].status], allow_unknown=allow_unknown)

@@ -1,0 +1,243 @@
+"""`hooklab run`: scenarios into run directories, judged and reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from lab.report.model import RunReport
+    from lab.scenario.load import Overrides
+    from lab.scenario.model import Scenario
+
+DEFAULT_OUT = "runs"
+NAMED_ON_LINE = "on the command line"
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="FILE|DIR|@NAME...")
+@click.option(
+    "--on",
+    "where",
+    type=click.Choice(["fake", "real", "sim"]),
+    default="fake",
+    show_default=True,
+    help="Driver below: the fake, this machine's own, or the simulator.",
+)
+@click.option("--gpu", metavar="PROFILE,...", help="GPU profiles of the node instead of the file's.")
+@click.option("--driver", metavar="VERSION", help="Driver generation instead of the file's.")
+@click.option("--memory", metavar="SIZE", help="Memory limit of every container instead of the file's.")
+@click.option("--cores", metavar="PERCENT", type=click.IntRange(0, 100), help="Core limit of every container.")
+@click.option("--interposer", metavar="builtin|none|PATH", help="The library under test.")
+@click.option("--dialect", metavar="NAME|FILE", help="How limits reach the interposer.")
+@click.option("--policy", metavar="NAME|FILE:Class", help="Policy of the built-in interposer.")
+@click.option("--memory-mode", type=click.Choice(["reserve", "double-check"]), help="How the ledger admits.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed instead of the file's.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each, seeds counting up."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at the same time.")
+@click.option("--timeout", metavar="DURATION", help="Time limit of each run instead of the file's, e.g. 30s.")
+@click.option(
+    "--out", type=click.Path(file_okay=False), default=DEFAULT_OUT, show_default=True, help="Parent of run directories."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/report-schema.md), nothing else.")
+@click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML to this file too.")
+@click.option("--allow-unknown", is_flag=True, help="Exit 0 when nothing is invalid but something is unknown.")
+def run(targets: tuple[str, ...], **options: Any) -> int:
+    """Run scenarios, or replay a run directory.
+
+    Each run makes a directory with everything needed to judge and repeat it. Exit status: 0 all valid, 1 something
+    invalid, 2 wrong usage, 3 something unknown.
+    """
+    if options["where"] == "sim":
+        raise click.UsageError("--on sim: the virtual-time simulator is not part of this version; use --on fake")
+    from lab.cli._targets import resolve
+
+    scenarios = _load(resolve(targets), _overrides(options), options["repeat"])
+    made = list(_make(scenarios, options))
+    reports = [one.report for one in made if one.report is not None]
+    errors = [one.error for one in made if one.error]
+    return _finish(reports, errors, options)
+
+
+def _overrides(options: dict[str, Any]) -> Overrides:
+    from lab.scenario.load import Overrides
+
+    return Overrides(
+        gpu=options["gpu"],
+        driver=options["driver"],
+        memory=options["memory"],
+        cores=options["cores"],
+        interposer=_interposer(options["interposer"]),
+        dialect=_file_first(options["dialect"]),
+        policy=_file_first(options["policy"]),
+        memory_mode=options["memory_mode"],
+        seed=options["seed"],
+        timeout=options["timeout"],
+    )
+
+
+def _interposer(value: str | None) -> str | None:
+    if value in (None, "builtin", "none"):
+        return value
+    from lab.runner.guest import interposer_path
+
+    return str(interposer_path(value))  # its error names the file and what is wrong with it
+
+
+def _file_first(value: str | None) -> str | None:
+    """``FILE`` or ``FILE:Class`` made absolute, so that a replay finds it; names stay names."""
+    if value is None:
+        return None
+    file, colon, rest = value.partition(":")
+    return f"{Path(file).absolute()}{colon}{rest}" if Path(file).is_file() else value
+
+
+def _load(files: Sequence[Path], overrides: Overrides, repeat: int) -> list[Scenario]:
+    from lab.scenario.load import ScenarioError, load
+
+    found: list[Scenario] = []
+    problems: list[Any] = []
+    for file in files:
+        try:
+            found += load(file, overrides=overrides)
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    if repeat == 1:
+        return found
+    return [_again(scenario, number) for scenario in found for number in range(repeat)]
+
+
+def _again(scenario: Scenario, number: int) -> Scenario:
+    seed = scenario.seed + number
+    return replace(scenario, id=f"{scenario.id} #{number + 1}", seed=seed, raw={**scenario.raw, "seed": seed})
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A run that was made, or the one line why it could not be."""
+
+    report: RunReport | None
+    error: str = ""
+
+
+def _make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Iterator[_Made]:
+    """Makes the runs, in order, with progress on a terminal; yields them in the order of the scenarios."""
+    jobs = min(options["jobs"], len(scenarios))
+    with _progress(len(scenarios), quiet=options["as_json"]) as step:
+        if jobs <= 1:
+            for scenario in scenarios:
+                step(scenario.id, 0)
+                yield _here(scenario, options)
+                step(scenario.id, 1)
+            return
+        with ThreadPoolExecutor(jobs) as pool:
+            futures = {pool.submit(_apart, scenario, options): scenario for scenario in scenarios}
+            try:
+                for future in as_completed(futures):
+                    step(futures[future].id, 1)
+            except KeyboardInterrupt:
+                pool.shutdown(wait=True, cancel_futures=True)  # each child has had the same signal
+                raise
+            yield from (future.result() for future in futures)
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+    if quiet or not sys.stderr.isatty():
+        yield lambda _name, _advance: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        MofNCompleteColumn(),
+        BarColumn(20),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def step(name: str, advance: int) -> None:
+            bar.update(task, description=name, advance=advance)
+
+        yield step
+
+
+def _here(scenario: Scenario, options: dict[str, Any]) -> _Made:
+    """One run in this process."""
+    from lab.report.model import report_run
+    from lab.runner.execute import run_scenario
+
+    directory = run_scenario(scenario, out=Path(options["out"]), on=options["where"])
+    return _Made(_keep(report_run(scenario, directory)))
+
+
+def _apart(scenario: Scenario, options: dict[str, Any]) -> _Made:
+    """One run in a process of its own: runs at the same time share nothing."""
+    from lab.report.model import report_run
+    from lab.scenario.load import dump
+
+    with tempfile.TemporaryDirectory(prefix="hooklab-") as folder:
+        file = Path(folder) / "scenario.yaml"
+        file.write_text(dump(scenario), encoding="utf-8")
+        command = [sys.executable, "-m", "lab.cli", "run", str(file), "--json", "--out", options["out"]]
+        done = subprocess.run(
+            [*command, "--on", options["where"]], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    try:
+        directory = json.loads(done.stdout)["runs"][0]["directory"]
+    except (ValueError, LookupError, TypeError):
+        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        return _Made(None, f"{scenario.id}: {lines[-1].removeprefix('hooklab: ')}")
+    return _Made(_keep(report_run(scenario, directory)))
+
+
+def _keep(report: RunReport) -> RunReport:
+    """Puts the verdicts beside the history they came from."""
+    from lab.report.as_json import document
+
+    if report.directory is not None:
+        fresh = report.directory / "verdicts.json.new"
+        fresh.write_text(json.dumps(document([report]), indent=1) + "\n", encoding="utf-8")
+        os.replace(fresh, report.directory / "verdicts.json")
+    return report
+
+
+def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[str, Any]) -> int:
+    from lab.report import as_json, junit
+    from lab.report.model import exit_code
+
+    if options["junit"]:
+        Path(options["junit"]).write_text(junit.text(reports, errors=errors), encoding="utf-8")
+    if options["as_json"]:
+        click.echo(json.dumps(as_json.document(reports, errors=errors), indent=1))
+    else:
+        from rich.console import Console
+
+        from lab.report import terminal
+
+        console = Console(highlight=False)
+        for report in reports:
+            terminal.show(console, report, full=len(reports) == 1)
+        if len(reports) > 1:
+            terminal.summary(console, reports)
+    for error in errors:
+        click.echo(f"hooklab: {error}", err=True)
+    return 2 if errors else exit_code([report.status for report in reports], allow_unknown=options["allow_unknown"])
