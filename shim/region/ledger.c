@@ -163,6 +163,9 @@ static int ready(void) {
     return hl_ledger_is_open() && !attach_slowly();
 }
 
+/* ready() first: it is what finds out about a fork and counts the epoch on. */
+static int is_mine(uint64_t token) { return token && ready() && token == epoch; }
+
 /* 0, or the slot was given back (hl_ledger_close) since ready() looked: -EAGAIN; or the lock failed. */
 static int lock_own(void) {
     int problem = hl_region_lock(&region, slot);
@@ -273,7 +276,7 @@ int32_t hl_ledger_reserve(int device, uint64_t bytes, int kind, struct hl_ticket
 }
 
 void hl_ledger_cancel(struct hl_ticket *ticket) {
-    if (!ticket->token || ticket->token != epoch || !ready()) return;
+    if (!is_mine(ticket->token)) return;
     ticket->token = 0;
     if (mode == HL_MODE_RESERVE) give_back(ticket->device, ticket->bytes, ticket->kind, BOOK_PENDING);
 }
@@ -287,7 +290,7 @@ static int32_t enter_entry(const struct hl_entry *entry) {
 }
 
 int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
-    if (!ticket->token || ticket->token != epoch || !ready()) return 0; /* begun by a parent: its bytes are not ours */
+    if (!is_mine(ticket->token)) return 0; /* begun by a parent: its bytes are not ours */
     int device = ticket->device, kind = ticket->kind;
     struct hl_entry entry = {
         .pointer = pointer, .bytes = bytes, .context = context, .device = device, .kind = kind, .token = epoch};
@@ -330,11 +333,11 @@ int hl_ledger_detach(uint64_t pointer, struct hl_entry *out) {
 }
 
 void hl_ledger_credit(const struct hl_entry *entry) {
-    if (entry->token == epoch && ready()) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
+    if (is_mine(entry->token)) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
 }
 
 void hl_ledger_reattach(const struct hl_entry *entry) {
-    if (entry->token != epoch || !ready()) return;
+    if (!is_mine(entry->token)) return;
     if (enter_entry(entry)) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
 }
 
