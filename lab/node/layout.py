@@ -241,12 +241,13 @@ def create_node_file(path: Path, *, capacity: Capacity, name_count: int, names_h
     return NodeFile(path, mmap.mmap(descriptor, size), descriptor)
 
 
-def open_node_file(path: str | os.PathLike[str], *, writable: bool = False) -> NodeFile:
-    """Map an existing node file. :class:`NodeFileError` (one line: file, cause, mend) when it cannot be used."""
-    place = Path(path)
+def open_node_file(path: str | os.PathLike[str], *, writable: bool = False, name: Path | None = None) -> NodeFile:
+    """Map an existing node file. :class:`NodeFileError` (one line: file, cause, mend) when it cannot be used; ``name``
+    stands for the file there."""
+    place = name or Path(path)
     mend = "give the `node` file of a run directory made by this version, or repeat the run"
     try:
-        descriptor = os.open(place, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
     except OSError as error:
         raise NodeFileError(f"{place}: cannot open node file: {error.strerror}; {mend}") from None
     try:

@@ -1,0 +1,132 @@
+"""`hooklab node`: what a fake node holds, as nvidia-smi would show a real one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from lab.node.model import DeviceState, NodeSnapshot
+
+MIB = 1 << 20
+
+
+@click.group()
+def node() -> None:
+    """Look at fake GPU nodes."""
+
+
+@node.command()
+@click.argument("path", envvar="HOOKLAB_NODE", metavar="[SOCKET|FILE|RUN]", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hooklab.node/1).")
+def show(path: str, as_json: bool) -> None:
+    """Show devices, memory and processes of a node.
+
+    Takes the socket of a running node (default: $HOOKLAB_NODE), a node file, or a run directory. Exit status 2 when it
+    is none of them or of another version.
+    """
+    from lab.node.client import open_node
+    from lab.node.layout import NodeFileError
+    from lab.node.model import read_snapshot
+
+    try:
+        file = open_node(path)
+    except NodeFileError as error:
+        click.echo(f"hooklab node show: {error}", err=True)
+        sys.exit(2)
+    running = file.path.is_socket()
+    snapshot = read_snapshot(file, now_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC) if running else None)
+    file.close()
+    if as_json:
+        body = {"schema": "hooklab.node/1", "evidence": "fake-driver", "running": running, **asdict(snapshot)}
+        click.echo(json.dumps(body, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    for table in render(snapshot):
+        console.print(table)
+
+
+def render(snapshot: NodeSnapshot) -> list[RenderableType]:
+    """The tables of a node: devices, containers if there are any, processes."""
+    from rich.table import Table
+
+    title = (
+        f"fake node · driver {snapshot.driver} · CUDA {snapshot.cuda_version // 1000}."
+        f"{snapshot.cuda_version % 1000 // 10} · evidence fake-driver"
+    )
+    devices = Table(title=title, title_justify="left")
+    for column in ("GPU", "name", "bus id"):
+        devices.add_column(column)
+    for column in ("temp", "power", "memory used", "total", "peak", "util"):
+        devices.add_column(column, justify="right")
+    for device in snapshot.devices:
+        devices.add_row(*_device_row(device))
+    tables: list[RenderableType] = [devices]
+    count = len(snapshot.devices)
+    if snapshot.containers:
+        containers = Table(title="containers", title_justify="left")
+        for column in ("container", "GPU"):
+            containers.add_column(column)
+        for column in ("used", "peak", "limit"):
+            containers.add_column(column, justify="right")
+        for container in snapshot.containers:
+            for index in range(count):
+                if container.peak[index] or container.limit[index] or index == 0:
+                    limit = _mib(container.limit[index]) if container.limit[index] else "none"
+                    figures = (_mib(container.used[index]), _mib(container.peak[index]), limit)
+                    containers.add_row(container.name, str(index), *figures)
+        tables.append(containers)
+    names = {container.index: container.name for container in snapshot.containers}
+    processes = Table(title="processes", title_justify="left")
+    for column in ("GPU", "host PID", "PID inside", "container", "process", "name"):
+        processes.add_column(column)
+    for column in ("contexts", "memory", "kernels"):
+        processes.add_column(column, justify="right")
+    rows = 0
+    for process in snapshot.processes:
+        for index in range(count):
+            if not process.contexts[index] and not process.total(index):
+                continue
+            processes.add_row(
+                str(index),
+                str(process.host_pid),
+                str(process.ns_pid),
+                names.get(process.container, "-"),
+                "-" if process.index < 0 else str(process.index),
+                process.comm + (" (dying)" if process.dying else ""),
+                str(process.contexts[index]),
+                _mib(process.total(index)),
+                f"{process.kernels[index]:,}",
+            )
+            rows += 1
+    tables.append(processes if rows else "no process holds a context")
+    return tables
+
+
+def _device_row(device: DeviceState) -> tuple[str, ...]:
+    total = device.nvml_total_bytes
+    watts = device.idle_power_mw + (device.power_limit_mw - device.idle_power_mw) * device.utilisation_percent // 100
+    return (
+        str(device.index),
+        device.name + (" (lost)" if device.lost else ""),
+        device.bus_id,
+        f"{device.temperature_c} C",
+        f"{watts // 1000} / {device.power_limit_mw // 1000} W",
+        _mib(device.used),
+        _mib(total),
+        _mib(device.peak),
+        f"{device.utilisation_percent} %",
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB"
