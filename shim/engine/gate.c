@@ -129,13 +129,14 @@ static void fork_prepare(void) {
 static void fork_done(int child) {
     if (!fork_held) return;
     PyThreadState *mine = forking;
-    if (mine) {
-        if (child) {
-            PY(PyOS_AfterFork_Child)(); /* drops the states of all other threads, the main one included */
-            main_state = state;
-        } else {
-            PY(PyOS_AfterFork_Parent)();
-        }
+    if (mine && child) {
+        /* Drops the states of all other threads, the main one included. The one that is left becomes the main one: an
+         * interpreter that has had states and has none cannot make another. */
+        PY(PyOS_AfterFork_Child)();
+        main_state = mine;
+        PY(PyEval_SaveThread)();
+    } else if (mine) {
+        PY(PyOS_AfterFork_Parent)();
         if (mine == state) PY(PyEval_SaveThread)();
         else discard(mine); /* made for this fork by a thread past its key destructor */
     }
