@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from lab import native
@@ -60,7 +60,6 @@ class Layout:
     library_inside: str
     cache: Path | None  # ld.so.cache that knows the fake driver first
     keep: tuple[Path, ...] = ()  # must stay visible where /tmp is the container's own
-    config: Mapping[str, str] = field(default_factory=dict)  # for children with a cleared environment
 
 
 class Container:
@@ -90,14 +89,19 @@ class Container:
             return ""
         return self.layout.library_inside if self.isolated else str(self.layout.library)
 
-    def start(self) -> None:
-        """Make the directories and, where allowed, the namespaces. GuestError when the tool cannot."""
+    def start(self, config: Mapping[str, str]) -> None:
+        """Make the directories and, where allowed, the namespaces. GuestError when the tool cannot.
+
+        ``config`` becomes the container's hooklab.conf, for children with a cleared environment.
+        """
         layout = self.layout
         for directory in (layout.scratch / "tmp", layout.vgpu, layout.locks):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o1777)
         if not self.isolated:
             return
+        lines = "".join(f"{key}={value}\n" for key, value in config.items())
+        (layout.scratch / "hooklab.conf").write_text(lines, encoding="utf-8")
         spec = layout.scratch / "mounts"
         spec.write_text("".join(line + "\n" for line in self._mounts()), encoding="utf-8")
         reading, writing = os.pipe()
@@ -156,9 +160,7 @@ class Container:
         if not os.path.isdir(VGPU):
             yield "mirror /usr/local"
         yield f"bind {quote(str(layout.vgpu))} {VGPU} rw"
-        config = layout.scratch / "hooklab.conf"
-        config.write_text("".join(f"{key}={value}\n" for key, value in layout.config.items()), encoding="utf-8")
-        yield f"bind {quote(str(config))} {CONFIG} ro"
+        yield f"bind {quote(str(layout.scratch / 'hooklab.conf'))} {CONFIG} ro"
         if layout.library is not None:
             if layout.library.name == BUILTIN_LIBRARY:  # it needs the engine beside it
                 yield f"bind {quote(str(layout.library.parent))} {quote(os.path.dirname(layout.library_inside))} ro"

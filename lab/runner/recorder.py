@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.node.layout import Words
+from lab import native
 from lab.spec import load_hooks, load_layout
 
 NONE16 = 0xFFFF
@@ -42,7 +42,11 @@ class Recorder:
         self._records = np.frombuffer(self._map, self._record, capacity, self._header.itemsize)
         self._capacity = capacity
         self._next = int(self._header.fields["next"][1])  # type: ignore[index]
-        self._words = Words(ctypes.addressof(ctypes.c_char.from_buffer(self._map)))
+        library = ctypes.CDLL(str(native.path("libhooklab-region.so")))
+        library.hl_atomic_add64.restype = ctypes.c_uint64
+        library.hl_atomic_add64.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+        self._library = library
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def add(
         self,
@@ -59,7 +63,7 @@ class Recorder:
         extra: int = 0,
     ) -> None:
         """Append one record of HL_EVENT_``event``; dropped, as a guest's would be, when the file is full."""
-        ticket = self._words.add64(self._next, 1)
+        ticket = self._take(1)
         if ticket >= self._capacity:
             return
         record = self._records[ticket]
@@ -74,9 +78,12 @@ class Recorder:
         record["source"] = self._constants["HL_SOURCE_RUNNER"]
         record["commit"] = 1
 
+    def _take(self, count: int) -> int:
+        return int(self._library.hl_atomic_add64(self._base + self._next, count))
+
     def close(self) -> int:
         """Cut the file to what was written; how many records found no room. No guest may be alive any more."""
-        taken = self._words.load64(self._next)
+        taken = self._take(0)
         self._map.flush()
         os.truncate(self.path, self._header.itemsize + min(taken, self._capacity) * self._record.itemsize)
         return max(0, taken - self._capacity)

@@ -1,0 +1,208 @@
+"""What a scenario needs on this machine before anything is started: containers, environments, faults, room for records.
+
+Pure but for looking at files: nothing here starts a process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lab import native
+from lab.node.faults import Fault as NodeFault
+from lab.runner import guest
+from lab.runner.container import Container, Layout, visible_paths
+from lab.runner.guest import BUILTIN_LIBRARY
+from lab.scenario.model import Container as ContainerModel
+from lab.scenario.model import Instance, Scenario, Step
+from lab.spec import Dialect, Profile, load_profile
+from lab.spec.profile import Constant
+
+HISTORY_LEVELS = {"none": 0, "events": 1, "calls": 2}
+_DROPPED = ("HOOKLAB_", "CUDA_DEVICE_", "LIBCUDA_LOG_LEVEL", "CUDA_REDIRECT", "LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR")
+_MODES = {"call": "nth", "every": "every", "from": "from"}
+
+
+def profiles(scenario: Scenario) -> tuple[Profile, ...]:
+    """The node's cards, with the scenario's own memory size where it has one."""
+    return tuple(_resized(load_profile(name), scenario.node.memory) for name in scenario.node.gpus)
+
+
+def _resized(profile: Profile, total: int | None) -> Profile:
+    if total is None:
+        return profile
+    reserved = profile.nvml_reserved_bytes
+    source = "the scenario's node.memory"
+    changed = {
+        "memory.cuda_total_bytes": Constant(value=total, evidence="assumed", source=source),
+        "memory.nvml_total_bytes": Constant(value=total + reserved, evidence="assumed", source=source),
+    }
+    return dataclasses.replace(profile, constants={**profile.constants, **changed})
+
+
+def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:
+    """(index of the scenario's fault, fault as the node knows it): one for each process that a name means."""
+    planned = []
+    containers = {container.name: container.index for container in scenario.containers}
+    for fault in scenario.faults:
+        processes: Iterable[int | None] = (None,)
+        if fault.process is not None:
+            processes = scenario.process_indices(fault.process, fault.container)
+        for process in processes:
+            planned.append(
+                (
+                    fault.index,
+                    NodeFault(
+                        name=fault.at,
+                        action=fault.action,  # type: ignore[arg-type]  # validated by the scenario's schema
+                        call=fault.call,
+                        mode=_MODES[fault.mode],  # type: ignore[arg-type]
+                        scope=fault.scope,  # type: ignore[arg-type]
+                        process=process,
+                        container=None if fault.container is None else containers[fault.container],
+                        code=fault.code,
+                        delay_ns=fault.delay_ns,
+                        signal=fault.signal,
+                        meet=fault.meet,
+                        when=fault.when,  # type: ignore[arg-type]
+                    ),
+                )
+            )
+    return planned
+
+
+def history_capacity(scenario: Scenario) -> int:
+    """Records a run may write at most, by a generous estimate; more are dropped and counted."""
+    calls = scenario.options.history == "calls"
+    total = 1 << 16
+    for instance in scenario.instances():
+        steps = sum(_executions(step, 1) for step in instance.process.steps)
+        total += 2048 + (steps if instance.process.steps else 1 << 16) * (16 if calls else 10)
+    return min(total, 1 << 25)
+
+
+def _executions(step: Step, times: int) -> int:
+    if step.op == "random":
+        return times * int(step.arguments.get("threads", 1)) * (int(step.arguments.get("operations", 1000)) + 64)
+    if step.op == "parallel":
+        times *= int(step.arguments.get("threads", 1))
+    return times * int(step.arguments.get("count", 1)) + sum(_executions(nested, times) for nested in step.steps)
+
+
+def interposer_of(scenario: Scenario, container: ContainerModel) -> str:
+    """builtin, none or a path."""
+    return container.interposer or scenario.options.interposer or "builtin"
+
+
+def dialect_of(scenario: Scenario, container: ContainerModel) -> Dialect:
+    """How limits reach the interposer of a container."""
+    return guest.dialect_for(container.dialect or scenario.options.dialect, interposer_of(scenario, container))
+
+
+def make_container(
+    scenario: Scenario,
+    container: ContainerModel,
+    *,
+    scratch: Path,
+    shared: Container | None,
+    isolated: bool,
+    cache: Path | None,
+    keep: Iterable[Path | str | None],
+) -> Container:
+    """The container of a scenario, not started. ``shared``: the one whose region file it uses."""
+    dialect = dialect_of(scenario, container)
+    own = scratch / container.name
+    library = guest.interposer_path(interposer_of(scenario, container))
+    layout = Layout(
+        name=container.name,
+        scratch=own,
+        vgpu=shared.layout.vgpu if shared else own / "vgpu",
+        region_name=shared.layout.region_name if shared else f"{uuid.uuid4()}.cache",
+        locks=scratch / "vgpulock",
+        private_pids=container.pid_namespace == "private" and isolated,
+        library=library,
+        library_inside=dialect.container_path or f"/usr/local/vgpu/{library.name if library else ''}",
+        cache=cache,
+        keep=visible_paths(scratch if not isolated else None, *keep),
+    )
+    return Container(layout, isolated=isolated)
+
+
+def robust_regions(scenario: Scenario) -> set[str]:
+    """Names of the containers whose region file is used from one PID namespace only."""
+    spaces: dict[str, set[str]] = {}
+    for container in scenario.containers:
+        owner = container.share_region_with or container.name
+        spaces.setdefault(owner, set()).add(container.name if container.pid_namespace == "private" else "")
+    return {
+        container.name
+        for container in scenario.containers
+        if len(spaces[container.share_region_with or container.name]) == 1
+    }
+
+
+def limit_variables(scenario: Scenario, model: ContainerModel, container: Container, *, robust: bool) -> dict[str, str]:
+    """A container's limits, each device by its ordinal as Allocate writes them, and its region file."""
+    count = len(scenario.node.gpus)
+    memory = {device: limit for device in range(count) if (limit := model.memory_limit(device)) is not None}
+    cores: Mapping[int, int] | int | None = model.cores.get(None)
+    if cores is None:
+        cores = {device: value for device, value in model.cores.items() if device is not None}
+    return guest.limits(
+        dialect_of(scenario, model),
+        memory=memory or None,
+        cores=cores or None,
+        interposer=container.library_inside,
+        region=container.region_inside if container.layout.library else "",
+        robust=robust,
+    )
+
+
+def inherited() -> dict[str, str]:
+    """Our own environment without what would reach past the run."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_DROPPED)}
+    if "HOOKLAB_LOG" in os.environ:
+        kept["HOOKLAB_LOG"] = os.environ["HOOKLAB_LOG"]
+    return kept
+
+
+def library_path(driver: Path | None, *, needed: bool) -> dict[str, str]:
+    """LD_LIBRARY_PATH of a guest: the fake driver before what our own environment says."""
+    own = os.environ.get("LD_LIBRARY_PATH", "")
+    if driver is not None and (needed or own):
+        return {"LD_LIBRARY_PATH": f"{driver}:{own}" if own else str(driver)}
+    return {"LD_LIBRARY_PATH": own} if own else {}
+
+
+def preload_text(library: str) -> str:
+    """The value of LD_PRELOAD for an interposer: a sanitizer build needs its runtime before it."""
+    try:
+        sanitize = str(native.build_info().get("sanitize") or "")
+    except (OSError, ValueError):
+        sanitize = ""
+    if sanitize != "address" or os.path.basename(library) != BUILTIN_LIBRARY:
+        return library
+    done = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
+    return f"{os.path.realpath(done.stdout.strip())}:{library}"
+
+
+def policy_text(policy: str | None) -> str:
+    """HOOKLAB_POLICY for a policy as the user wrote it: the file's path made absolute."""
+    if not policy or ":" not in policy:
+        return policy or ""
+    file, _, name = policy.rpartition(":")
+    return f"{os.path.abspath(file)}:{name}"
+
+
+def policy_file(policy: str | None) -> str | None:
+    """The file of a policy, so that containers keep it visible."""
+    return policy_text(policy).rpartition(":")[0] or None
+
+
+def process_variables(instance: Instance) -> dict[str, str]:
+    """Who a process is in the run."""
+    return {"HOOKLAB_CONTAINER": str(instance.container.index), "HOOKLAB_PROCESS": str(instance.index)}
