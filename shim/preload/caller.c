@@ -45,15 +45,7 @@ static find_object_fn find_object(void) {
     static find_object_fn cached; /* every thread finds the same one */
     static int looked;
     if (__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) return __atomic_load_n(&cached, __ATOMIC_RELAXED);
-    find_object_fn found = NULL;
-    for (const struct link_map *map = _r_debug.r_map; map && !found; map = map->l_next) {
-        struct hl_object object;
-        const char *slash = map->l_name ? strrchr(map->l_name, '/') : NULL;
-        bool loader = slash && !strncmp(slash + 1, "ld-linux", 8);
-        if (loader && hl_object_read(&object, map->l_addr, map->l_ld))
-            found = (find_object_fn)hl_object_symbol(&object, "_dl_find_object");
-        if (loader) break;
-    }
+    find_object_fn found = (find_object_fn)hl_libc_symbol("_dl_find_object");
     __atomic_store_n(&cached, found, __ATOMIC_RELAXED);
     __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
     return found;
@@ -66,13 +58,14 @@ static struct {
     const void *start, *end;
     bool driver;
     enum hl_library library;
+    int order;
 } ranges[RANGES];
 static unsigned claimed, published;
 
 struct search {
     const char *address;
     const void *start, *end;
-    unsigned index;
+    int order;
     bool driver;
     enum hl_library library;
 };
@@ -91,7 +84,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
         if (start + header->p_memsz > high) high = start + header->p_memsz;
     }
     if (!low || search->address < low || search->address >= high) {
-        search->index++;
+        search->order++;
         return 0;
     }
     struct hl_object object;
@@ -106,13 +99,14 @@ static bool place_by_range(const void *address, struct hl_place *place) {
     unsigned count = __atomic_load_n(&published, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < count; i++)
         if (address >= ranges[i].start && address < ranges[i].end) {
-            *place = (struct hl_place){ranges[i].start, ranges[i].end, NULL, ranges[i].driver, ranges[i].library};
+            *place = (struct hl_place){ranges[i].start,  ranges[i].end,     NULL,
+                                       ranges[i].driver, ranges[i].library, ranges[i].order};
             return true;
         }
     struct search search = {.address = address};
     if (!dl_iterate_phdr(visit, &search)) return false;
-    *place = (struct hl_place){search.start, search.end, NULL, search.driver, search.library};
-    if (search.driver || search.index == 0) { /* the main program is the first */
+    *place = (struct hl_place){search.start, search.end, NULL, search.driver, search.library, search.order};
+    if (search.driver || search.order == 0) { /* the main program is the first */
         unsigned expected = count;
         if (count < RANGES &&
             __atomic_compare_exchange_n(&claimed, &expected, count + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -120,6 +114,7 @@ static bool place_by_range(const void *address, struct hl_place *place) {
             ranges[count].end = search.end;
             ranges[count].driver = search.driver;
             ranges[count].library = search.library;
+            ranges[count].order = search.order;
             __atomic_store_n(&published, count + 1, __ATOMIC_RELEASE);
         }
     }
@@ -131,7 +126,7 @@ bool hl_place_of(const void *address, struct hl_place *place) {
     if (!find) return place_by_range(address, place);
     struct found_object found;
     if (find((void *)(uintptr_t)address, &found)) return false; /* code of a JIT or of a foreign call */
-    *place = (struct hl_place){found.start, found.end, found.map, false, HL_LIBRARY_NONE};
+    *place = (struct hl_place){found.start, found.end, found.map, false, HL_LIBRARY_NONE, -1};
     place->driver = found.map && found.map->l_name && driver_library(found.map->l_name);
     return true;
 }

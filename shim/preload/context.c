@@ -63,7 +63,7 @@ static uint64_t cost(void) {
 }
 
 static bool open_frame(void) {
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return false;
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(false);
     take_turn();
     return true;
 }
@@ -104,7 +104,7 @@ static void ended(CUcontext context) {
 
 HL_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     HL_BEGIN(cuDevicePrimaryCtxRetain, CUDA_ERROR_NOT_FOUND);
-    if (!pctx || !open_frame()) return real(pctx, dev);
+    if (!pctx || !open_frame()) return HL_PASS_ON(real(pctx, dev));
     bool first = dev >= 0 && dev < HL_DEVICES && !primary[dev];
     struct hl_ticket ticket;
     enum hl_admission admission = first || dev >= HL_DEVICES ? admit(&ticket, dev) : HL_PASS;
@@ -138,7 +138,7 @@ static void primary_released(CUdevice device, bool reset) {
 #define PRIMARY_END(name, reset)                                                                                       \
     HL_EXPORT CUresult CUDAAPI name(CUdevice dev) {                                                                    \
         HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                          \
-        if (!open_frame()) return real(dev);                                                                           \
+        if (!open_frame()) return HL_PASS_ON(real(dev));                                                               \
         CUresult result = real(dev);                                                                                   \
         if (result == CUDA_SUCCESS) primary_released(dev, reset);                                                      \
         return close_frame(result);                                                                                    \
@@ -150,7 +150,7 @@ PRIMARY_END(cuDevicePrimaryCtxReset_v2, true)
 
 #define CREATE(name, dev, call)                                                                                        \
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
-    if (!pctx || !open_frame()) return call;                                                                           \
+    if (!pctx || !open_frame()) return HL_PASS_ON(call);                                                               \
     struct hl_ticket ticket;                                                                                           \
     enum hl_admission admission = admit(&ticket, dev);                                                                 \
     if (admission == HL_REFUSED) {                                                                                     \
@@ -187,7 +187,7 @@ HL_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ct
 #define DESTROY(name)                                                                                                  \
     HL_EXPORT CUresult CUDAAPI name(CUcontext ctx) {                                                                   \
         HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                          \
-        if (!ctx || !open_frame()) return real(ctx);                                                                   \
+        if (!ctx || !open_frame()) return HL_PASS_ON(real(ctx));                                                       \
         CUresult result = real(ctx);                                                                                   \
         if (result == CUDA_SUCCESS) ended(ctx);                                                                        \
         return close_frame(result);                                                                                    \
@@ -198,7 +198,7 @@ DESTROY(cuCtxDestroy_v2)
 /* Drops one use of a context; it ends with the last, which the driver tells by no longer knowing it. */
 HL_EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
     HL_BEGIN(cuCtxDetach, CUDA_ERROR_NOT_FOUND);
-    if (!ctx || !open_frame()) return real(ctx);
+    if (!ctx || !open_frame()) return HL_PASS_ON(real(ctx));
     CUresult result = real(ctx);
     __typeof__(&cuCtxGetApiVersion) version = HL_REAL(cuCtxGetApiVersion);
     unsigned number = 0;

@@ -66,8 +66,10 @@ bool hl_ready(void) {
     int now = __atomic_load_n(&prepared, __ATOMIC_ACQUIRE);
     if (HL_UNLIKELY(!now)) {
         int saved = errno;
+        bool entered = hl_enter(); /* a signal handler that calls CUDA meanwhile must not wait for its own thread */
         pthread_once(&handlers, install_handlers);
         pthread_once(&before, pre_init);
+        if (entered) hl_leave();
         errno = saved;
         now = __atomic_load_n(&prepared, __ATOMIC_ACQUIRE);
     }
@@ -76,7 +78,7 @@ bool hl_ready(void) {
 
 HL_EXPORT CUresult CUDAAPI cuInit(unsigned int Flags) {
     HL_BEGIN(cuInit, CUDA_ERROR_NOT_FOUND);
-    if (!hl_enter()) return real(Flags);
+    if (!hl_enter()) return HL_PASS_ON(real(Flags));
     int saved = errno;
     pthread_once(&handlers, install_handlers);
     hl_phase(HL_PHASE_WRAPPER_ENTER, 0);

@@ -50,6 +50,15 @@ static bool ours(const void *address) {
     return address >= low && address < __atomic_load_n(&end, __ATOMIC_RELAXED);
 }
 
+/* glibc's handles are its link maps. */
+static void *own_handle(void) {
+    struct link_map *map = own_map();
+    for (struct link_map *at = _r_debug.r_map; !map && at;
+         at = at->l_next) /* old C libraries: ours is near the start */
+        if (ours(at->l_ld)) map = at;
+    return map;
+}
+
 /* libc asked from here: the caller it sees is this library. Not inlined into a tail call, or it would see ours. */
 static __attribute__((noinline)) void *ask(const struct question *q, void *handle) {
     void *volatile found =
@@ -58,9 +67,12 @@ static __attribute__((noinline)) void *ask(const struct question *q, void *handl
 }
 
 /* Objects before ours in the loader's list are startup objects and are never unmapped: no lock is needed. */
-static bool before_us(const struct link_map *map) {
+static bool before_us(const void *address) {
+    struct hl_place place, own;
+    if (!hl_place_of(address, &place)) return false;
+    if (!place.map) return hl_place_of((void *)&before_us, &own) && place.order < own.order;
     for (const struct link_map *at = own_map(); at; at = at->l_prev)
-        if (at == map) return true;
+        if (at == place.map) return true;
     return false;
 }
 
@@ -79,11 +91,9 @@ static struct hl_answer substitute(const struct question *q, void *real) {
 static struct hl_answer without_us(const struct question *q) {
     void *next = ask(q, RTLD_NEXT);
     if (next) return substitute(q, next);
-    struct hl_place place;
-    bool startup = hl_place_of(q->caller, &place) && place.map && before_us(place.map);
     /* An object opened later may see a driver that the global scope does not hold; its scope cannot be read, and
      * calling a driver that is there absent would break it. */
-    if (!startup && hl_real_defined(q->library, q->id)) return give(hl_hook_of(q->id));
+    if (!before_us(q->caller) && hl_real_defined(q->library, q->id)) return give(hl_hook_of(q->id));
     (void)ask(q, RTLD_NEXT); /* leaves the loader's own words for dlerror */
     return give(NULL);
 }
@@ -123,8 +133,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
 /* RTLD_NEXT of a hooked name. From before us libc's answer is ours or that of an object in between, both right once the
  * name is known to exist. From behind us libc would give the driver away, so the objects behind the caller are read. */
 static struct hl_answer next(const struct question *q) {
-    struct hl_place place;
-    if (hl_place_of(q->caller, &place) && place.map && before_us(place.map)) {
+    if (before_us(q->caller)) {
         void *real = ask(q, RTLD_NEXT);
         if (!real || hl_real_owner(real) != q->library) return give(real);
         return leave(q);
@@ -150,7 +159,7 @@ static struct hl_answer answer(const struct question *q) {
     if (!real) return give(NULL);
     if (!ours(real)) return substitute(q, real);
     /* Ours came first, so the scope asked is the global one; asked through our own handle it is simply our function. */
-    if (q->handle && q->handle == own_map()) return give(real);
+    if (q->handle && q->handle == own_handle()) return give(real);
     return without_us(q);
 }
 

@@ -80,7 +80,7 @@ static CUresult charge_close(struct charge *charge, CUresult result, CUdeviceptr
 #define ALLOCATE(name, sane, stream, bytes, kind, call, clear, pointer, took)                                          \
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
     struct charge charge;                                                                                              \
-    if (!charge_open(&charge, sane, stream, bytes, kind)) return call;                                                 \
+    if (!charge_open(&charge, sane, stream, bytes, kind)) return HL_PASS_ON(call);                                     \
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                                        \
     if (!charge.refused) {                                                                                             \
         result = call;                                                                                                 \
@@ -181,7 +181,7 @@ static CUresult release_close(struct release *release, CUresult result) {
 #define RELEASE(name, pointer, call)                                                                                   \
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
     struct release release;                                                                                            \
-    if (!release_open(&release, pointer)) return call;                                                                 \
+    if (!release_open(&release, pointer)) return HL_PASS_ON(call);                                                     \
     CUresult result = call;                                                                                            \
     return release_close(&release, result)
 

@@ -4,7 +4,7 @@
 
 #define START(name, call)                                                                                              \
     HL_BEGIN(name, NVML_ERROR_FUNCTION_NOT_FOUND);                                                                     \
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return call;                                              \
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(call);                                  \
     nvmlReturn_t result = call;                                                                                        \
     if (result == NVML_SUCCESS) hl_devices_forget_nvml();                                                              \
     hl_leave();                                                                                                        \

@@ -37,7 +37,8 @@ static inline void hl_leave(void) {
 /* -- the real libraries (real.c) -- */
 typedef void *(*hl_dlsym_fn)(void *handle, const char *name);
 typedef void *(*hl_dlvsym_fn)(void *handle, const char *name, const char *version);
-hl_dlsym_fn hl_libc_dlsym(void); /* libc's own, from its tables; NULL if the process has no libc we know */
+void *hl_libc_symbol(const char *name); /* libc's definition from its own tables */
+hl_dlsym_fn hl_libc_dlsym(void);        /* libc's own, from its tables; NULL if the process has no libc we know */
 hl_dlvsym_fn hl_libc_dlvsym(void);
 void *hl_real_load(int id); /* opens the library of a name if need be; NULL if driver or name is absent */
 bool hl_real_ready(enum hl_library library);            /* opened by us: its table is complete. Takes no lock */
@@ -54,6 +55,15 @@ static inline void *hl_real(int id) {
 #define HL_BEGIN(name, absent)                                                                                         \
     __typeof__(&name) real = HL_REAL(name);                                                                            \
     if (HL_UNLIKELY(!real)) return (absent)
+/* The driver's own answer, nothing of ours: the thread is marked all the same, because what the driver looks up
+ * meanwhile is the driver's business. */
+#define HL_PASS_ON(call)                                                                                               \
+    __extension__({                                                                                                    \
+        bool entered = hl_enter();                                                                                     \
+        __typeof__(call) passed = (call);                                                                              \
+        if (entered) hl_leave();                                                                                       \
+        passed;                                                                                                        \
+    })
 
 /* -- who asks (caller.c) -- */
 struct link_map;
@@ -61,7 +71,8 @@ struct hl_place {
     const void *start, *end;
     const struct link_map *map; /* NULL when only the range is known */
     bool driver;                /* one of the driver's own libraries, by file name */
-    enum hl_library library;    /* when only the range is known */
+    enum hl_library library;    /* when only the range is known: which library, */
+    int order;                  /* and its place in the loader's list */
 };
 bool hl_place_of(const void *address, struct hl_place *place);  /* false: in no object (JIT, foreign call) */
 enum hl_library hl_place_library(const struct hl_place *place); /* by soname */

@@ -22,7 +22,7 @@ static struct {
 } libraries[2];
 
 /* -- libc -- */
-static void *from_libc(const char *name) {
+void *hl_libc_symbol(const char *name) {
     /* 2.34 and later have them in libc; before that they are in libdl, which we link against and which is therefore
      * mapped. Both are startup objects: the part of the list that is walked never changes. */
     static const char *const homes[] = {"libc.so", "libdl.so"};
@@ -42,14 +42,14 @@ static void *from_libc(const char *name) {
 hl_dlsym_fn hl_libc_dlsym(void) {
     static void *cached;
     void *found = __atomic_load_n(&cached, __ATOMIC_RELAXED);
-    if (HL_UNLIKELY(!found)) __atomic_store_n(&cached, found = from_libc("dlsym"), __ATOMIC_RELAXED);
+    if (HL_UNLIKELY(!found)) __atomic_store_n(&cached, found = hl_libc_symbol("dlsym"), __ATOMIC_RELAXED);
     return (hl_dlsym_fn)found;
 }
 
 hl_dlvsym_fn hl_libc_dlvsym(void) {
     static void *cached;
     void *found = __atomic_load_n(&cached, __ATOMIC_RELAXED);
-    if (HL_UNLIKELY(!found)) __atomic_store_n(&cached, found = from_libc("dlvsym"), __ATOMIC_RELAXED);
+    if (HL_UNLIKELY(!found)) __atomic_store_n(&cached, found = hl_libc_symbol("dlvsym"), __ATOMIC_RELAXED);
     return (hl_dlvsym_fn)found;
 }
 

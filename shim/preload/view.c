@@ -38,7 +38,7 @@ static bool current_share(struct share *share) {
 
 HL_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total) {
     HL_BEGIN(cuMemGetInfo_v2, CUDA_ERROR_NOT_FOUND);
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(free, total);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(free, total));
     size_t left = 0, whole = 0; /* both are needed whichever the caller wants */
     CUresult result = real(&left, &whole);
     struct share share = {whole, left};
@@ -51,7 +51,7 @@ HL_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total) {
 
 HL_EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total) {
     HL_BEGIN(cuMemGetInfo, CUDA_ERROR_NOT_FOUND);
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(free, total);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(free, total));
     CUresult result = real(free, total);
     size_t left = 0, whole = 0; /* the narrow answer of the driver does not say how much there is */
     __typeof__(&cuMemGetInfo_v2) wide = HL_REAL(cuMemGetInfo_v2);
@@ -68,7 +68,7 @@ HL_EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
 
 HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
     HL_BEGIN(cuDeviceTotalMem_v2, CUDA_ERROR_NOT_FOUND);
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(bytes, dev);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(bytes, dev));
     CUresult result = real(bytes, dev);
     if (result == CUDA_SUCCESS && bytes) {
         struct share share = {*bytes, 0};
@@ -81,7 +81,7 @@ HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
 
 HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
     HL_BEGIN(cuDeviceTotalMem, CUDA_ERROR_NOT_FOUND);
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(bytes, dev);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(bytes, dev));
     CUresult result = real(bytes, dev);
     size_t whole = 0;
     __typeof__(&cuDeviceTotalMem_v2) wide = HL_REAL(cuDeviceTotalMem_v2);
@@ -103,7 +103,7 @@ static bool nvml_share(nvmlDevice_t device, struct share *share) {
 /* Other tenants' memory and the driver's own are not this tenant's: used is what is missing from its free. */
 HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     HL_BEGIN(nvmlDeviceGetMemoryInfo, NVML_ERROR_FUNCTION_NOT_FOUND);
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(device, memory);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(device, memory));
     nvmlReturn_t result = real(device, memory);
     if (result == NVML_SUCCESS) {
         struct share share = {memory->total, memory->free};
@@ -119,7 +119,7 @@ HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvml
 
 HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     HL_BEGIN(nvmlDeviceGetMemoryInfo_v2, NVML_ERROR_FUNCTION_NOT_FOUND);
-    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return real(device, memory);
+    if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(device, memory));
     nvmlReturn_t result = real(device, memory);
     if (result == NVML_SUCCESS) {
         struct share share = {memory->total, memory->free};

@@ -1,0 +1,81 @@
+"""The programs and libraries of the lookup tests: a miniature driver of both libraries, hosts and plug-ins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+HOSTS = Path(__file__).parents[1] / "native" / "shim"
+LOOSE = ("-w", "-Wno-error", "-fno-builtin", "-O1")
+
+
+@pytest.fixture(scope="session", params=["built", "old-libc"])
+def shim(
+    request: pytest.FixtureRequest,
+    native: Path,
+    compile_c: Callable[..., Path],
+    generated: Path,
+    root: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The preload library under test, and the same without _dl_find_object, as on C libraries before 2.35."""
+    if request.param == "built":
+        return native / "libhooklab-preload.so"
+    sources = [*sorted(root.glob("shim/preload/*.[cS]")), *sorted(root.glob("shim/region/*.c"))]
+    sources += [*sorted(root.glob("shim/common/*.c")), *sorted(generated.glob("hl_*.c"))]
+    flags = ("-shared", "-fPIC", "-fvisibility=hidden", "-DHL_NO_FIND_OBJECT", f"-Wl,--version-script={generated}/preload.map")
+    library = compile_c(sources[0], *flags, "-Wl,-Bsymbolic", extra=sources[1:], name="old_preload.so")
+    return library.rename(tmp_path_factory.mktemp("old") / "libhooklab-preload.so")
+
+
+@pytest.fixture(scope="session")
+def mini(compile_c: Callable[..., Path], generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the miniature driver: every name of the table except cuCtxCreate_v4."""
+    folder = tmp_path_factory.mktemp("mini")
+    script = folder / "mini.map"
+    script.write_text("MINI_1 { global: cu*; nvml*; mini_*; local: cuCtxCreate_v4; *; };\n")
+    shared = ("-shared", "-fPIC", *LOOSE, f"-Wl,--version-script={script}", "-Wl,-Bsymbolic")
+    tables = [generated / name for name in ("hl_names.c", "hl_versions.c")]
+    cuda = compile_c(
+        HOSTS / "mini_names.c",
+        "-DMINI_CUDA",
+        *shared,
+        "-Wl,-soname,libcuda.so.1",
+        extra=[HOSTS / "mini_driver.c", *tables],
+        name="mini_libcuda.so.1",
+    )
+    nvml = compile_c(
+        HOSTS / "mini_names.c", "-DMINI_NVML", *shared, "-Wl,-soname,libnvidia-ml.so.1", name="mini_libnvidia-ml.so.1"
+    )
+    cuda.rename(folder / "libcuda.so.1")
+    nvml.rename(folder / "libnvidia-ml.so.1")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(mini: Path) -> Callable[..., list[str]]:
+    """`run(program, *arguments, preload=[...])`: the lines it prints over the miniature driver."""
+
+    def start(program: Path, *arguments: str | Path, preload: Sequence[Path] = (), **variables: str) -> list[str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "HOOKLAB_", "LD_"))}
+        environment = {**kept, "LD_LIBRARY_PATH": str(mini), **variables}
+        if preload:
+            environment["LD_PRELOAD"] = ":".join(map(str, preload))
+        done = subprocess.run(
+            [program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    return start
+
+
+@pytest.fixture(scope="session", params=["-O0", "-O2"])
+def level(request: pytest.FixtureRequest) -> str:
+    """How the host is compiled: without optimisation a C tail call is a call, which changes the caller."""
+    return str(request.param)
