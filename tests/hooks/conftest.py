@@ -27,7 +27,13 @@ def shim(
         return native / "libhooklab-preload.so"
     sources = [*sorted(root.glob("shim/preload/*.[cS]")), *sorted(root.glob("shim/region/*.c"))]
     sources += [*sorted(root.glob("shim/common/*.c")), *sorted(generated.glob("hl_*.c"))]
-    flags = ("-shared", "-fPIC", "-fvisibility=hidden", "-DHL_NO_FIND_OBJECT", f"-Wl,--version-script={generated}/preload.map")
+    flags = (
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-DHL_NO_FIND_OBJECT",
+        f"-Wl,--version-script={generated}/preload.map",
+    )
     library = compile_c(sources[0], *flags, "-Wl,-Bsymbolic", extra=sources[1:], name="old_preload.so")
     return library.rename(tmp_path_factory.mktemp("old") / "libhooklab-preload.so")
 

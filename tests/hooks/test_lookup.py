@@ -22,7 +22,14 @@ def asks(compile_c: Compile) -> Path:
 def plugin(compile_c: Compile, mini: Path) -> Path:
     """Linked against the driver, opened by the program later."""
     return compile_c(
-        HOSTS / "plugin.c", "-shared", "-fPIC", "-O0", f"-L{mini}", "-Wl,--no-as-needed", "-l:libcuda.so.1", name="libplugin.so"
+        HOSTS / "plugin.c",
+        "-shared",
+        "-fPIC",
+        "-O0",
+        f"-L{mini}",
+        "-Wl,--no-as-needed",
+        "-l:libcuda.so.1",
+        name="libplugin.so",
     )
 
 
@@ -92,7 +99,10 @@ def test_a_plugin_cannot_reach_past_the_hook(run: Run, asks: Path, shim: Path, p
 
 
 def test_a_plugin_opened_after_the_driver(run: Run, asks: Path, shim: Path, plugin: Path, mini: Path) -> None:
-    assert run(asks, "plugin", plugin, "cuMemAlloc_v2", preload=[shim, mini / "libcuda.so.1"]) == [f"{HOOK} cuMemAlloc_v2"] * 2
+    assert (
+        run(asks, "plugin", plugin, "cuMemAlloc_v2", preload=[shim, mini / "libcuda.so.1"])
+        == [f"{HOOK} cuMemAlloc_v2"] * 2
+    )
 
 
 def test_a_plugins_foreign_names_are_what_they_were(run: Run, asks: Path, shim: Path, plugin: Path) -> None:
@@ -107,7 +117,14 @@ def chain(compile_c: Compile, level: str) -> tuple[Path, list[Path]]:
         for digit, last in ((1, ()), (2, ()), (3, ("-DLAST",)))
     ]
     host = 'int ping(void);\n#include <stdio.h>\nint main(void) { printf("%d\\n", ping()); return 0; }\n'
-    program = compile_c(host, level, "-Wl,--no-as-needed", *map(str, libraries), f"-Wl,-rpath,{libraries[0].parent}", name=f"chain{level}")
+    program = compile_c(
+        host,
+        level,
+        "-Wl,--no-as-needed",
+        *map(str, libraries),
+        f"-Wl,-rpath,{libraries[0].parent}",
+        name=f"chain{level}",
+    )
     return program, libraries
 
 

@@ -39,10 +39,10 @@ def escapes(lines: list[str], library: str) -> list[str]:
     hooked = {hook.name for hook in load_hooks().hooks if hook.hooked}
     wrong = []
     for line in lines:
-        route, asked, expected, file, symbol = line.split()
+        route, _, expected, file, symbol = line.split()
         if route == "link" and expected == ABSENT:
             continue  # our own export stands in for a name that no driver here has
-        should = "-" if expected == "-" or expected == ABSENT and route in ALWAYS else library
+        should = "-" if expected == "-" or (expected == ABSENT and route in ALWAYS) else library
         if expected in hooked and should == library and (file, symbol) != (library, expected):
             wrong.append(line)
         if should == "-" and file != "-":
@@ -72,4 +72,8 @@ def test_an_interposer_that_only_exports_names_is_seen_to_leak(
 def test_without_an_interposer_everything_is_the_drivers(run: Callable[..., list[str]], routes: Path) -> None:
     lines = run(routes)
     absent = f"link {ABSENT}"  # linked against nothing
-    assert {line.split()[3] for line in lines if not line.startswith(absent)} <= {"libcuda.so.1", "libnvidia-ml.so.1", "-"}
+    assert {line.split()[3] for line in lines if not line.startswith(absent)} <= {
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "-",
+    }
