@@ -15,27 +15,29 @@ class PolicyError(Exception):
     """A policy cannot be used. One line: file and position, what is wrong."""
 
 
-def one_line(error: BaseException) -> str:
-    """``file:line: Type: message`` of an exception, at its innermost frame outside the engine's own code."""
+def one_line(error: BaseException, path: str = "") -> str:
+    """``file:line: Type: message`` of an exception, at its innermost frame outside this package and the frozen modules.
+
+    `path` stands for the position where there is no such frame.
+    """
     if isinstance(error, PolicyError):
         return str(error)
+    where = f"{path}: " if path else ""
+    text = str(error)
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno or 1}:{error.offset or 1}: "
         text = error.msg
-    else:
-        where = ""
-        trace = error.__traceback__
-        while trace is not None:
-            name = trace.tb_frame.f_code.co_filename
-            if not where or not (name.startswith("<frozen") or name == __file_name__):
-                where = f"{name}:{trace.tb_lineno}: "
-            trace = trace.tb_next
-        text = str(error)
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(("<frozen", _HERE)) and not isinstance(error, SyntaxError):
+            where = f"{name}:{trace.tb_lineno}: "
+        trace = trace.tb_next
     line = f"{where}{type(error).__name__}: {text}" if text else f"{where}{type(error).__name__}"
     return " ".join(line.split())
 
 
-__file_name__ = one_line.__code__.co_filename
+_HERE = one_line.__code__.co_filename.rpartition("_load")[0]
 
 
 def load(spec: str = "") -> "Policy":
@@ -62,7 +64,7 @@ def load(spec: str = "") -> "Policy":
     try:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
-        raise PolicyError(one_line(error)) from None
+        raise PolicyError(one_line(error, path)) from None
     kind = module.__dict__.get(name)
     if not isinstance(kind, type):
         known = ", ".join(sorted(key for key, value in module.__dict__.items() if _is_own(value, module.__name__)))
@@ -70,7 +72,7 @@ def load(spec: str = "") -> "Policy":
     try:
         policy = kind()
     except (Exception, SystemExit) as error:
-        raise PolicyError(one_line(error)) from None
+        raise PolicyError(one_line(error, path)) from None
     for method in ("admit", "lease", "observe", "settle", "release"):
         found = getattr(policy, method, None)
         if found is None and method != "admit":

@@ -100,8 +100,10 @@ static PyObject *view(void *shared, size_t shared_bytes, PyObject **raw) {
 
 static int64_t end_view(struct hl_visit *visit, PyObject *words, PyObject *raw, int64_t answer) {
     PyObject *done = words ? PY(PyObject_CallMethod)(words, "release", NULL) : NULL;
-    if (words && !done) {
-        hl_fault_say_exception("the policy keeps a view of the shared words");
+    if (words && !done) PY(PyErr_Clear)();
+    /* A slice or another view made of it survives the release, as an export beside `raw` itself. */
+    if (words && (!done || ((PyMemoryViewObject *)raw)->mbuf->exports != 1)) {
+        hl_fault_say("the policy keeps a view of the shared words");
         answer = fault(visit);
     }
     PY(Py_DecRef)(done);

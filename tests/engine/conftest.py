@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,54 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return target
 
     return build
+
+
+class Server:
+    """A C host that asks the engine what it is told to (serve.c). `booted` is the answer of boot."""
+
+    def __init__(self, program: Path, engine: Path, policy: str, environment: Mapping[str, str]) -> None:
+        variables = {**os.environ, "THIN_ENGINE": str(engine), "THIN_POLICY": policy, **environment}
+        self.process = subprocess.Popen(
+            [program], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        first, _, self.reason = self._line().partition(" ")
+        self.booted = int(first)
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line.endswith("\n"):
+            self.process.wait(timeout=30)
+            pytest.fail(f"the host ended with status {self.process.returncode}: {self.process.communicate()[1]}")
+        return line[:-1]
+
+    def text(self, *words: object) -> str:
+        """The answer line to one question."""
+        assert self.process.stdin
+        print(*words, file=self.process.stdin, flush=True)
+        return self._line()
+
+    def ask(self, *words: object) -> int:
+        """The answer to one question as a number."""
+        return int(self.text(*words))
+
+    def close(self) -> tuple[int, str]:
+        """Status and standard error of the host after its end."""
+        _, err = self.process.communicate(timeout=30)
+        return self.process.returncode, err
+
+
+@pytest.fixture(scope="module")
+def serve(host: Callable[[str], Path]) -> Iterator[Callable[..., Server]]:
+    """Starts servers for an engine and a policy; every one must end well and have written nothing to standard error."""
+    servers: list[Server] = []
+
+    def start(engine: Path, policy: str = "", **environment: str) -> Server:
+        servers.append(Server(host("serve"), engine, policy, environment))
+        return servers[-1]
+
+    yield start
+    assert [server.close() for server in servers] == [(0, "")] * len(servers)
 
 
 @pytest.fixture(scope="session")
