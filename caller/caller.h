@@ -14,13 +14,13 @@
 #define CALLER_CUDA(X)                                                                                                 \
     X(cuInit)                                                                                                          \
     X(cuDriverGetVersion)                                                                                              \
-    X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceTotalMem_v2) X(cuDevicePrimaryCtxRetain)                              \
-        X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2)             \
-            X(cuCtxSetCurrent) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuCtxSynchronize) X(cuMemGetInfo_v2)     \
-                X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2) X(cuMemAllocAsync) X(cuMemFree_v2)         \
-                    X(cuMemFreeAsync) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemsetD8_v2)        \
-                        X(cuMemsetD32_v2) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)                 \
-                            X(cuLaunchKernel) X(cuStreamSynchronize)
+    X(cuDeviceGetCount)                                                                                                \
+    X(cuDeviceGet) X(cuDeviceTotalMem_v2) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2)                  \
+        X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxPushCurrent_v2)   \
+            X(cuCtxPopCurrent_v2) X(cuCtxSynchronize) X(cuMemGetInfo_v2) X(cuMemAlloc_v2) X(cuMemAllocManaged)         \
+                X(cuMemAllocPitch_v2) X(cuMemAllocAsync) X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemcpyHtoD_v2)          \
+                    X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemsetD8_v2) X(cuMemsetD32_v2) X(cuModuleLoadData)       \
+                        X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuStreamSynchronize)
 #define CALLER_NVML(X)                                                                                                 \
     X(nvmlInit_v2)                                                                                                     \
     X(nvmlShutdown)                                                                                                    \
@@ -103,7 +103,7 @@ enum {
     CONTENT_ZERO,
     CONTENT_PATTERN,
     CONTENT_VALUE
-};                                     /* a new allocation is not judged before something was put there */
+}; /* a new allocation is not judged before something was put there */
 #define STEP_SKIPPED (-1)              /* result of a step whose object was never made */
 extern _Thread_local int object_owner; /* 0 outside parallel steps */
 struct object *object_find(const char *name, enum object_kind kind);
@@ -117,6 +117,10 @@ uint32_t memory_kind(const char *text); /* HL_KIND_* of sync, managed, pitched, 
 int32_t ensure_context(const struct how *how, int device, struct outcome *out); /* implicit primary context */
 CUcontext current_context(void);                                 /* of this thread, as far as our steps know */
 int32_t adopt_context(const struct how *how, CUcontext context); /* makes it current on this thread */
+
+/* crash.c */
+void crash_watch(void);
+void crash_step(int index);
 
 /* control.c */
 void control_start(int wait_for_go);   /* says ready; waits for go when asked to */

@@ -58,6 +58,7 @@ static void play_step(const struct program *program, const struct step *step) {
     struct play play = play_of(program, step);
     struct outcome out;
     const struct operation *operation = operation_of(step->op);
+    crash_step(step->index);
     nothing_done(&out, &play);
     record(&play, HL_EVENT_STEP_BEGIN, &out);
     if (!operation) {
@@ -97,6 +98,7 @@ int main(int argc, char **argv) {
         else return usage();
     }
     if (at + 1 != argc) return usage();
+    crash_watch();
     if (program_load(argv[at], &program)) return 2;
     if (from < 0) {
         control_start(strcmp(program_setting(&program, "start", "now"), "wait") == 0);

@@ -58,6 +58,7 @@ class Layout:
     private_pids: bool
     library: Path | None  # the interposer
     library_inside: str
+    preload: tuple[str, ...]  # what ld.so.preload says, as seen inside
     cache: Path | None  # ld.so.cache that knows the fake driver first
     keep: tuple[Path, ...] = ()  # must stay visible where /tmp is the container's own
 
@@ -180,7 +181,7 @@ class Container:
             yield "mirror /etc"
         if layout.library is not None:
             preload = layout.scratch / "ld.so.preload"
-            preload.write_text(layout.library_inside + "\n", encoding="utf-8")
+            preload.write_text("".join(f"{name}\n" for name in layout.preload), encoding="utf-8")
             yield f"bind {quote(str(preload))} /etc/ld.so.preload ro"
         if layout.cache is not None and os.path.exists("/etc/ld.so.cache"):
             yield f"bind {quote(str(layout.cache))} /etc/ld.so.cache ro"

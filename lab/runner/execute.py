@@ -328,7 +328,7 @@ class _Run:
             return dict(process.environment)
         found = plan.inherited() | self.variables[instance.container.index] | plan.process_variables(instance)
         if not self.isolated and container.layout.library is not None:
-            found["LD_PRELOAD"] = plan.preload_text(str(container.layout.library))
+            found["LD_PRELOAD"] = ":".join(plan.preload_list(str(container.layout.library)))
         found |= plan.library_path(self.driver, needed=not self.has_cache)
         return found | dict(process.environment)
 

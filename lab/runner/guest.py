@@ -106,7 +106,9 @@ def limits(
     region: str,
     robust: bool,
 ) -> dict[str, str]:
-    """The same from bytes and percent, for all devices or by ordinal."""
+    """The same from bytes and percent, for all devices or by ordinal (one value where the dialect has no ordinals)."""
+    if isinstance(memory, Mapping) and not dialect.memory_device_variable and len(set(memory.values())) == 1:
+        memory = next(iter(memory.values()))
     try:
         found = dialect.limits(memory=memory, cores=cores, interposer=interposer, ledger=region)
     except ValueError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from lab import native
 from lab.node.faults import Fault as NodeFault
 from lab.runner import guest
-from lab.runner.container import Container, Layout, visible_paths
+from lab.runner.container import VGPU, Container, Layout, visible_paths
 from lab.runner.guest import BUILTIN_LIBRARY
 from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Instance, Scenario, Step
@@ -117,6 +116,7 @@ def make_container(
     dialect = dialect_of(scenario, container)
     own = scratch / container.name
     library = guest.interposer_path(interposer_of(scenario, container))
+    inside = library_place(dialect, library)
     layout = Layout(
         name=container.name,
         scratch=own,
@@ -125,11 +125,17 @@ def make_container(
         locks=scratch / "vgpulock",
         private_pids=container.pid_namespace == "private" and isolated,
         library=library,
-        library_inside=dialect.container_path or f"/usr/local/vgpu/{library.name if library else ''}",
+        library_inside=inside,
         cache=cache,
+        preload=tuple(preload_list(inside)) if library else (),
         keep=visible_paths(scratch if not isolated else None, *keep),
     )
     return Container(layout, isolated=isolated)
+
+
+def library_place(dialect: Dialect, library: Path | None) -> str:
+    """Where a container has the interposer."""
+    return dialect.container_path or (f"{VGPU}/{library.name}" if library else "")
 
 
 def robust_regions(scenario: Scenario) -> set[str]:
@@ -178,16 +184,13 @@ def library_path(driver: Path | None, *, needed: bool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": own} if own else {}
 
 
-def preload_text(library: str) -> str:
-    """The value of LD_PRELOAD for an interposer: a sanitizer build needs its runtime before it."""
+def preload_list(library: str) -> list[str]:
+    """What is preloaded for an interposer, in order: a sanitizer build needs its runtime before it."""
     try:
-        sanitize = str(native.build_info().get("sanitize") or "")
+        runtime = str(native.build_info().get("sanitizer_runtime") or "")
     except (OSError, ValueError):
-        sanitize = ""
-    if sanitize != "address" or os.path.basename(library) != BUILTIN_LIBRARY:
-        return library
-    done = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
-    return f"{os.path.realpath(done.stdout.strip())}:{library}"
+        runtime = ""
+    return [runtime, library] if runtime and os.path.basename(library) == BUILTIN_LIBRARY else [library]
 
 
 def policy_text(policy: str | None) -> str:
