@@ -56,9 +56,12 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
 
 
 def _limits(value: int | dict[int, int] | None) -> dict[int | None, int]:
-    if value is None:
-        return {}
-    return {device: limit for device, limit in value.items()} if isinstance(value, dict) else {None: value}
+    limits: dict[int | None, int] = {}
+    if isinstance(value, dict):
+        limits.update(value.items())
+    elif value is not None:
+        limits[None] = value
+    return limits
 
 
 def _container(name: str, index: int, form: schema.ContainerForm, where: Where) -> Container:

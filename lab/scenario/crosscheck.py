@@ -59,6 +59,8 @@ class _Group:
     container: str
     count: int
     steps: tuple[_Step, ...]  # nested ones included
+    program: list[Any]  # as written
+    after: str | None
     real: bool  # a real command: nothing is known about its calls
     path: Path
 
@@ -74,7 +76,7 @@ def crosscheck(raw: dict[Any, Any], report: Report) -> None:
     _devices(raw, groups, report)
     for group in groups:
         _steps_of(group, report)
-        _ends(raw, group, report)
+    _ends(groups, report)
     _faults(raw, groups, containers, report)
     _expectations(raw, groups, containers, report)
 
@@ -93,11 +95,14 @@ def _groups(raw: dict[Any, Any]) -> Iterator[_Group]:
             process = _mapping(process)
             path = ("containers", container, "processes", index)
             count = process.get("count", 1)
+            after = _mapping(process.get("start")).get("after")
             yield _Group(
                 name=str(process.get("name", "")),
                 container=str(container),
                 count=count if isinstance(count, int) and count > 0 else 1,
                 steps=tuple(_walk(process.get("steps"), (*path, "steps"))),
+                program=_items(process.get("steps")),
+                after=after if isinstance(after, str) else None,
                 real="run" in process,
                 path=path,
             )
@@ -172,7 +177,7 @@ def _steps_of(group: _Group, report: Report) -> None:
         made[step.op][label] = step.path
 
 
-def _ends(raw: dict[Any, Any], group: _Group, report: Report) -> None:
+def _ends(groups: list[_Group], report: Report) -> None:
     def check(steps: list[Any], path: Path) -> None:
         for index, step in enumerate(steps):
             op = step if isinstance(step, str) else next(iter(_mapping(step)), None)
@@ -182,29 +187,25 @@ def _ends(raw: dict[Any, Any], group: _Group, report: Report) -> None:
             if op in NESTED:
                 check(_items(body.get("steps")), (*path, index, op, "steps"))
 
-    process = raw["containers"][group.container] if group.container in _mapping(raw.get("containers")) else {}
-    process = _items(_mapping(process).get("processes"))
-    index = group.path[-1]
-    if isinstance(index, int) and index < len(process):
-        body = _mapping(process[index])
-        check(_items(body.get("steps")), (*group.path, "steps"))
-        after = _mapping(body.get("start")).get("after")
-        names = {other.name: other for other in _groups(raw)}
-        if after is not None and after not in names:
-            report((*group.path, "start", "after"), f"no process {after!r}{vocabulary.nearest(after, names)}")
-        elif after is not None and _waits_for(raw, names, after, group.name):
-            report((*group.path, "start", "after"), f"{group.name!r} and {after!r} wait for each other")
+    after = {group.name: group.after for group in groups}
+    for group in groups:
+        check(group.program, (*group.path, "steps"))
+        if group.after is None:
+            continue
+        path: Path = (*group.path, "start", "after")
+        if group.after not in after:
+            report(path, f"no process {group.after!r}{vocabulary.nearest(group.after, after)}")
+        elif _reaches(after, group.after, group.name):
+            report(path, f"{group.name!r} and {group.after!r} wait for each other")
 
 
-def _waits_for(raw: dict[Any, Any], names: dict[str, _Group], first: object, last: str) -> bool:
-    seen: set[object] = set()
-    while isinstance(first, str) and first in names and first not in seen:
+def _reaches(after: dict[str, str | None], first: str | None, last: str) -> bool:
+    seen: set[str] = set()
+    while first is not None and first not in seen:
         if first == last:
             return True
         seen.add(first)
-        path = names[first].path
-        body = raw["containers"][path[1]]["processes"][path[3]]
-        first = _mapping(body.get("start")).get("after")
+        first = after.get(first)
     return False
 
 

@@ -42,7 +42,7 @@ def _code_or_any(value: object) -> object:
 def _signal(value: object) -> object:
     known = vocabulary.signals()
     if value not in known:
-        raise ValueError(f"unknown signal {value!r}{vocabulary.nearest(value, known)}; write it like SIGKILL")
+        raise ValueError(f"unknown signal {value!r}{vocabulary.nearest(value, known) or '; write it like SIGKILL'}")
     return known[str(value)]
 
 
