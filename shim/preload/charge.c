@@ -30,23 +30,28 @@ bool hl_current(CUcontext *context, int *device) {
     return true;
 }
 
-static enum hl_admission begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind) {
+static CUresult begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind, bool *kept) {
+    *kept = false;
     if (device < 0 || device >= HL_DEVICES) {
         static int said;
-        if (!hl_limits.any) return HL_PASS;
+        if (!hl_limits.any) return CUDA_SUCCESS;
         if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
             hl_log(0, "device %d: only %d devices have books; its charges are refused under a limit", device,
                    HL_DEVICES);
-        return HL_REFUSED;
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (hl_limits.refuse[device]) return HL_REFUSED;
-    if (!hl_books_usable()) return hl_limits.memory[device] || hl_policy() ? HL_REFUSED : HL_PASS;
-    return hl_ledger_reserve(device, bytes, kind, ticket) ? HL_REFUSED : HL_ADMITTED;
+    if (hl_limits.refuse[device]) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!hl_books_usable()) return hl_limits.memory[device] || hl_policy() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    int32_t refused = hl_ledger_reserve(device, bytes, kind, ticket);
+    if (refused == CUDA_ERROR_OPERATING_SYSTEM) return CUDA_ERROR_OUT_OF_MEMORY; /* nobody can count it */
+    *kept = !refused;
+    return (CUresult)refused;
 }
 
-enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind) {
+enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind, CUresult *code) {
     int saved = errno;
-    enum hl_admission admission = begin(ticket, device, bytes, kind);
+    bool kept = false;
+    *code = begin(ticket, device, bytes, kind, &kept);
     errno = saved;
-    return admission;
+    return *code ? HL_REFUSED : kept ? HL_ADMITTED : HL_PASS;
 }

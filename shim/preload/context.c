@@ -74,10 +74,10 @@ static CUresult close_frame(CUresult result) {
     return result;
 }
 
-static enum hl_admission admit(struct hl_ticket *ticket, CUdevice device) {
+static enum hl_admission admit(struct hl_ticket *ticket, CUdevice device, CUresult *code) {
     if (device < 0 || device >= hl_devices_count() || !cost())
         return HL_PASS; /* the driver says what is wrong with it */
-    return hl_charge_begin(ticket, device, cost(), HL_KIND_CONTEXT);
+    return hl_charge_begin(ticket, device, cost(), HL_KIND_CONTEXT, code);
 }
 
 static uint64_t key(CUcontext context) { return (uint64_t)(uintptr_t)context | 1; }
@@ -107,10 +107,11 @@ HL_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice de
     if (!pctx || !open_frame()) return HL_PASS_ON(real(pctx, dev));
     bool first = dev >= 0 && dev < HL_DEVICES && !primary[dev];
     struct hl_ticket ticket;
-    enum hl_admission admission = first || dev >= HL_DEVICES ? admit(&ticket, dev) : HL_PASS;
+    CUresult code = CUDA_SUCCESS;
+    enum hl_admission admission = first || dev >= HL_DEVICES ? admit(&ticket, dev, &code) : HL_PASS;
     if (admission == HL_REFUSED) {
         *pctx = NULL;
-        return close_frame(CUDA_ERROR_OUT_OF_MEMORY);
+        return close_frame(code);
     }
     CUresult result = real(pctx, dev);
     if (!record(admission, &ticket, result, *pctx)) {
@@ -152,10 +153,11 @@ PRIMARY_END(cuDevicePrimaryCtxReset_v2, true)
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
     if (!pctx || !open_frame()) return HL_PASS_ON(call);                                                               \
     struct hl_ticket ticket;                                                                                           \
-    enum hl_admission admission = admit(&ticket, dev);                                                                 \
+    CUresult code = CUDA_SUCCESS;                                                                                      \
+    enum hl_admission admission = admit(&ticket, dev, &code);                                                          \
     if (admission == HL_REFUSED) {                                                                                     \
         *pctx = NULL;                                                                                                  \
-        return close_frame(CUDA_ERROR_OUT_OF_MEMORY);                                                                  \
+        return close_frame(code);                                                                                      \
     }                                                                                                                  \
     CUresult result = call;                                                                                            \
     if (!record(admission, &ticket, result, *pctx)) {                                                                  \

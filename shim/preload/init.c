@@ -49,7 +49,6 @@ static void install_handlers(void) { pthread_atfork(hl_ledger_fork_prepare, hl_l
 
 static void pre_init(void) {
     hl_phase(HL_PHASE_PREINIT_ENTER, 0);
-    hl_phase(HL_PHASE_REGION_ENTER, 0);
     bool wanted = hl_books_open();
     if (hl_books_usable()) hl_phase(HL_PHASE_ATTACHED, 0);
     __atomic_store_n(&prepared, wanted ? 2 : 1, __ATOMIC_RELEASE);

@@ -2,7 +2,7 @@
  *
  * Invariants: arguments that the driver refuses by itself (no pointer, no size, no context) go straight to it, so that
  * its answer is the one given and nothing is charged. Nothing is recorded for a failed call. A refusal is
- * CUDA_ERROR_OUT_OF_MEMORY with the outputs zero, as the driver leaves them. A free takes the entry out before the
+ * CUDA_ERROR_OUT_OF_MEMORY (or the code that a user's policy chose) with the outputs zero, as the driver leaves them. A free takes the entry out before the
  * driver's free (whose address may be handed out again at once), credits it after a success and puts it back after a
  * failure. A pointer that is not in the books reaches the driver: it knows better. */
 #include "preload.h"
@@ -17,7 +17,8 @@ struct charge {
     CUcontext context;
     CUstream stream;
     int kind;
-    bool refused; /* not admitted, or taken back after the driver's call: the outputs become zero */
+    CUresult code; /* what a refusal answers */
+    bool refused;  /* not admitted, or taken back after the driver's call: the outputs become zero */
 };
 
 /* The device that a stream-ordered allocation lands on is its stream's; for a pool of another device see limitations. */
@@ -46,7 +47,7 @@ static bool charge_open(struct charge *charge, bool sane, CUstream stream, uint6
     if (stream_ordered ? stream_place(stream, &charge->context, &device) : hl_current(&charge->context, &device)) {
         charge->stream = stream;
         charge->kind = kind;
-        enum hl_admission admission = hl_charge_begin(&charge->ticket, device, hl_taken(bytes), kind);
+        enum hl_admission admission = hl_charge_begin(&charge->ticket, device, hl_taken(bytes), kind, &charge->code);
         charge->refused = admission == HL_REFUSED;
         if (admission == HL_REFUSED) hl_leave();
         if (admission != HL_PASS) return true;
@@ -81,7 +82,7 @@ static CUresult charge_close(struct charge *charge, CUresult result, CUdeviceptr
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
     struct charge charge;                                                                                              \
     if (!charge_open(&charge, sane, stream, bytes, kind)) return HL_PASS_ON(call);                                     \
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                                        \
+    CUresult result = charge.code;                                                                                     \
     if (!charge.refused) {                                                                                             \
         result = call;                                                                                                 \
         result = charge_close(&charge, result, pointer, took);                                                         \

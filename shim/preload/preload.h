@@ -107,7 +107,8 @@ const char *hl_policy(void); /* NULL = the built-in one */
 /* -- charges (charge.c) -- */
 struct hl_ticket;
 enum hl_admission { HL_PASS, HL_ADMITTED, HL_REFUSED };
-enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind);
+/* With HL_REFUSED, *code is what to answer: the policy's, CUDA_ERROR_OUT_OF_MEMORY where nobody could decide. */
+enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind, CUresult *code);
 bool hl_current(CUcontext *context, int *device); /* the calling thread's context and its device */
 uint64_t hl_taken(uint64_t bytes); /* what the driver takes for one allocation, as far as that is known */
 

@@ -115,20 +115,7 @@ static int32_t decide(int device, uint64_t size, int kind, uint64_t used, uint64
 
 int32_t hl_verdict(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others) {
     int saved = errno;
-    int32_t verdict = decide(device, size, kind, used, limit, others);
-    if (hl_history_on()) {
-        struct hl_event event = {.event = HL_EVENT_VERDICT,
-                                 .source = HL_SOURCE_SHIM,
-                                 .device = (uint8_t)device,
-                                 .name = 0xFFFF,
-                                 .step = 0xFFFF,
-                                 .result = verdict,
-                                 .extra = (uint32_t)kind,
-                                 .a = size,
-                                 .b = used,
-                                 .c = limit};
-        hl_history_add(&event);
-    }
+    int32_t verdict = decide(device, size, kind, used, limit, others); /* the ledger writes it to the history */
     errno = saved;
     return verdict;
 }
