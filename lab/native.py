@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-REBUILD = "pip install --force-reinstall --no-deps ."
-"""What mends missing or stale natives; in a clone with an editable install: python -m lab.codegen build."""
+CLONE = (HERE.parent / "shim").is_dir()
+REBUILD = "python -m lab.codegen build" if CLONE else "pip install --force-reinstall --no-deps hooklab"
+"""What mends missing or stale natives of this installation: in a clone (editable install) the build driver."""
 
 
 def directory() -> Path:
@@ -49,9 +50,4 @@ def scenarios_dir() -> Path:
 def _mend() -> str:
     if os.environ.get("HOOKLAB_NATIVE"):
         return "unset HOOKLAB_NATIVE or point it to a folder of built natives"
-    return f"rebuild with: {rebuild_command()}"
-
-
-def rebuild_command() -> str:
-    """The command that rebuilds the natives of this installation."""
-    return "python -m lab.codegen build" if (HERE.parent / "shim").is_dir() else REBUILD
+    return f"rebuild with: {REBUILD}"

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.codegen import compiler as cc
-from lab.codegen import emit, engine, headers
+from lab.codegen import emit, engine, fingerprint, headers
 from lab.codegen._write import write_files, write_text
 from lab.codegen.failure import BuildError
-from lab.spec import load_hooks
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("hl_errors.c", "hl_names.c", "hl_versions.c")  # linked everywhere; what a target does not use is dropped
@@ -161,7 +160,7 @@ class Job:
         self.info: dict[str, Any] = {
             "compiler": self.compiler.version,
             "headers": dict(self.headers.versions),
-            "names_hash": f"{load_hooks().hash:016x}",
+            **{key: value for key, value in fingerprint.current().items() if key != "policy_hash"},
             "revision": _revision(root),
             "sanitize": sanitize or "",
             "sanitizer_runtime": _runtime(self.compiler, sanitize),

@@ -29,9 +29,17 @@ _IMPORT_ALL = """\
 import sys
 for name in sys.argv[1:]:
     __import__(name)
-seen = {name: module.__spec__ for name, module in sys.modules.items() if getattr(module, "__spec__", None)}
 import json
-print(json.dumps([[n, s.origin or "", s.submodule_search_locations is not None] for n, s in sorted(seen.items())]))
+from importlib.machinery import PathFinder
+seen = []
+for name, module in sorted(sys.modules.items()):
+    spec = getattr(module, "__spec__", None)
+    if spec is None or spec.name != name:  # an alias, or a module that put another in its place (collections.abc)
+        parent = sys.modules.get(name.rpartition(".")[0])
+        spec = PathFinder.find_spec(name, parent.__path__) if hasattr(parent, "__path__") else None
+    if spec is not None:
+        seen.append([name, spec.origin or "", spec.submodule_search_locations is not None])
+print(json.dumps(seen))
 """
 _ERRORS = Path(__file__).parents[1] / "spec" / "errors.toml"
 

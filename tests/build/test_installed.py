@@ -13,6 +13,7 @@ import pytest
 
 import lab
 from lab import native as module
+from lab.codegen import fingerprint
 
 PACKAGE = Path(lab.__file__).parent
 NATIVES = (
@@ -89,3 +90,13 @@ def test_importing_lab_pulls_in_nothing() -> None:
     program = "import sys; before = set(sys.modules); import lab; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
     assert [name for name in done.stdout.split() if not name.startswith("__editable__")] == ["lab"]
+
+
+def test_natives_fit_the_sources() -> None:
+    assert fingerprint.difference(module.build_info()) == ""
+
+
+def test_natives_of_other_sources_are_named() -> None:
+    info = {**fingerprint.current(), "names_hash": "0" * 16}
+    assert fingerprint.difference(info) == "hook table (lab/spec/hooks.toml)"
+    assert fingerprint.difference({}).count("lab/") == 3
