@@ -16,7 +16,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -89,7 +89,16 @@ def run_scenario(
         plan.dialect_of(scenario, container)
         _check_interposer(scenario, container.name)
     directory = RunDirectory.create(out, scenario.id)
-    with _Run(scenario, directory, on=on, progress=progress or (lambda _: None), cancel=cancel) as run:
+    with (
+        _signals_cancel() as stopped,
+        _Run(
+            scenario,
+            directory,
+            on=on,
+            progress=progress or (lambda _: None),
+            cancels=[stopped, *([cancel] if cancel else [])],
+        ) as run,
+    ):
         run.play()
     if run.interrupted:
         raise Interrupted(directory.path)
@@ -106,10 +115,10 @@ class _Run:
     """The moving parts of one run, in the order they are made; undone in the reverse order."""
 
     def __init__(
-        self, scenario: Scenario, directory: RunDirectory, *, on: str, progress: Progress, cancel: Cancel | None
+        self, scenario: Scenario, directory: RunDirectory, *, on: str, progress: Progress, cancels: Sequence[Cancel]
     ) -> None:
         self.scenario, self.directory, self.on = scenario, directory, on
-        self.progress, self.cancel = progress, cancel
+        self.progress, self.cancels = progress, cancels
         self.instances = scenario.instances()
         self.guests: dict[int, Guest] = {}
         self.statuses: dict[int, int] = {}
@@ -141,14 +150,10 @@ class _Run:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> bool:
-        if isinstance(error, KeyboardInterrupt):
-            self.interrupted = True
-        elif error is not None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
             self.failure = str(error)
-        with _interrupts_ignored():
-            self._finish()
-        return isinstance(error, KeyboardInterrupt)
+        self._finish()
 
     def _prepare(self) -> None:
         scenario, directory = self.scenario, self.directory
@@ -254,8 +259,8 @@ class _Run:
         self.started_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         deadline = time.monotonic() + self.scenario.timeout_ns / 1e9
         with selectors.DefaultSelector() as self.selector:
-            if self.cancel is not None:
-                self.selector.register(self.cancel.descriptor, selectors.EVENT_READ, ("cancel", -1))
+            for cancel in self.cancels:
+                self.selector.register(cancel.descriptor, selectors.EVENT_READ, ("cancel", -1))
             self._start_ready()
             while len(self.statuses) < len(self.instances) and not self.interrupted:
                 left = deadline - time.monotonic()
@@ -276,6 +281,8 @@ class _Run:
     def _start_ready(self) -> None:
         """Start every process whose time has come."""
         for instance in self.instances:
+            if any(cancel.is_set for cancel in self.cancels):
+                return  # the loop will hear of it next; nothing more is started
             if instance.index in self.guests:
                 continue
             after = instance.process.after if instance.process.start == "after" else None
@@ -556,16 +563,18 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A second Ctrl-C must not leave processes behind; only the main thread can say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _signals_cancel() -> Iterator[Cancel]:
+    """Ctrl-C and SIGTERM become an event of the run's own loop, so that they cannot fall between the start of a process
+    and its entry in our books. Only the main thread can receive them; elsewhere the token is never set."""
+    token = Cancel()
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, lambda *_: token.set()) for number in numbers}
     try:
-        yield
+        yield token
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        token.close()
 
 
 @contextlib.contextmanager
