@@ -157,10 +157,10 @@ class Job:
         self.headers = headers.find()
         self.gen = temp / "gen"
         write_files(self.gen, emit.emit())
+        self.fingerprint = fingerprint.current()
         self.info: dict[str, Any] = {
             "compiler": self.compiler.version,
             "headers": dict(self.headers.versions),
-            **{key: value for key, value in fingerprint.current().items() if key != "policy_hash"},
             "revision": _revision(root),
             "sanitize": sanitize or "",
             "sanitizer_runtime": _runtime(self.compiler, sanitize),
@@ -171,7 +171,7 @@ class Job:
             path = engine.make(self, target)
         else:
             path = self.link(target, self.objects(target, self.sources(target)))
-        self.record()
+        self.record(target)
         return path
 
     def sources(self, target: Target) -> list[Path]:
@@ -222,14 +222,15 @@ class Job:
         partial.replace(path)
         return path
 
-    def record(self) -> None:
-        """build.json beside the natives: what they were made of."""
+    def record(self, target: Target) -> None:
+        """build.json beside the natives: what they were made of; fingerprints by target, built together or not."""
         path = self.out / "build.json"
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             known = {}
-        write_text(path, json.dumps({**known, **self.info}, indent=1, sort_keys=True) + "\n")
+        built_from = {**known.get("built_from", {}), target.name: self.fingerprint}
+        write_text(path, json.dumps({**known, **self.info, "built_from": built_from}, indent=1, sort_keys=True) + "\n")
 
 
 def _runtime(compiler: cc.Compiler, sanitize: str | None) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from lab.codegen import freeze, libpython
 from lab.codegen.failure import BuildError
-from lab.policy._hash import source_hash
 
 if TYPE_CHECKING:
     from lab.codegen.build import Job, Target
@@ -31,6 +30,6 @@ def make(job: Job, target: Target) -> Path:
         "engine": plan.variant,
         "python": platform.python_version(),
         "libpython": str(plan.library),
-        "policy_hash": source_hash(),
+        "policy_hash": job.fingerprint["policy_hash"],
     }
     return path

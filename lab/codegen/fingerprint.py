@@ -26,5 +26,18 @@ def current() -> dict[str, str]:
 
 
 def difference(info: Mapping[str, object]) -> str:
-    """What of a build.json no longer fits the sources, in words; empty when all of it does."""
-    return ", ".join(WORDS[key] for key, value in current().items() if info.get(key) != value)
+    """What of a build.json no longer fits the sources, in words; empty when all of it does.
+
+    Only the engine has policies in it; every target has the names and the layouts.
+    """
+    built_from = info.get("built_from")
+    if not isinstance(built_from, Mapping) or not built_from:
+        return "everything (build.json says nothing about its sources)"
+    now = current()
+    stale = {
+        key
+        for target, hashes in built_from.items()
+        for key, value in now.items()
+        if hashes.get(key) != value and (key != "policy_hash" or target == "engine")
+    }
+    return ", ".join(WORDS[key] for key in sorted(stale))

@@ -97,6 +97,12 @@ def test_natives_fit_the_sources() -> None:
 
 
 def test_natives_of_other_sources_are_named() -> None:
-    info = {**fingerprint.current(), "names_hash": "0" * 16}
-    assert fingerprint.difference(info) == "hook table (lab/spec/hooks.toml)"
-    assert fingerprint.difference({}).count("lab/") == 3
+    now = fingerprint.current()
+    other = {**now, "names_hash": "0" * 16}
+    assert (
+        fingerprint.difference({"built_from": {"region": now, "preload": other}}) == "hook table (lab/spec/hooks.toml)"
+    )
+    policy = {**now, "policy_hash": "0" * 16}
+    assert fingerprint.difference({"built_from": {"region": policy, "engine": now}}) == ""
+    assert fingerprint.difference({"built_from": {"region": now, "engine": policy}}) == "policies (lab/policy)"
+    assert fingerprint.difference({}).startswith("everything")
