@@ -93,7 +93,8 @@ def read_snapshot(file: NodeFile, *, now_ns: int | None = None) -> NodeSnapshot:
     utilisation is taken over; without it, utilisation reads 0 (a copied file has no present)."""
     header = file.header.copy()
     names = load_hooks().hooks
-    calls = file.calls + file.process_calls.sum(axis=0, dtype="u8")
+    used = file.processes["generation"].nonzero()[0]  # the rest is all zero, and large
+    calls = file.calls + file.process_calls[used].sum(axis=0, dtype="u8")
     return NodeSnapshot(
         profile=_text(header["profile"]),
         driver=_text(header["driver_string"]),
@@ -108,7 +109,8 @@ def read_snapshot(file: NodeFile, *, now_ns: int | None = None) -> NodeSnapshot:
 
 def busy_ns(file: NodeFile, device: int, *, start_ns: int, end_ns: int) -> int:
     """Nanoseconds of ``[start_ns, end_ns)`` in which the device was busy, from its ring of intervals."""
-    ring = file.intervals[device].copy()
+    written = int(file.devices[device]["interval_head"])
+    ring = file.intervals[device][:written].copy()
     whole = ring[ring["sequence"] > 0]
     first = whole["start_ns"].clip(start_ns, end_ns).astype("i8")
     last = whole["end_ns"].clip(start_ns, end_ns).astype("i8")

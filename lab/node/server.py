@@ -272,6 +272,12 @@ class NodeServer:
         """Wait until exactly ``count`` slots are in use (a dying process counts until its bytes are back)."""
         self._wait(lambda: len(self._processes) == count, lambda: f"{len(self._processes)} live, not {count}", timeout)
 
+    def wait_for(self, wanted: Callable[[NodeSnapshot], bool], *, timeout: float = 30.0) -> NodeSnapshot:
+        """Wait for a snapshot in which ``wanted`` holds; it is looked at whenever a process comes or goes, and
+        at each tick while a meeting is planned."""
+        self._wait(lambda: wanted(self.snapshot()), lambda: "the state that was waited for is not there", timeout)
+        return self.snapshot()
+
     def _wait(self, done: Callable[[], bool], state: Callable[[], str], timeout: float) -> None:
         with self._condition:
             if not self._condition.wait_for(lambda: self._failure is not None or done(), timeout):
@@ -335,6 +341,7 @@ class NodeServer:
                         self._handle(key.fileobj)
                     self._run_timers()
                     self._review_meetings()
+                    self._condition.notify_all()
         except BaseException as error:  # a dead server must not look like a slow one to those who wait
             with self._condition:
                 self._failure = error
@@ -521,6 +528,7 @@ class NodeServer:
         if self._by_pid.get(process.pid) is process:
             del self._by_pid[process.pid]
         self._words.store32(self.file.process_at(process.slot, "state"), constants()["HL_PROCESS_DYING"])
+        self._condition.notify_all()
         self._words.undo(process.slot)
         self._words.leave_meeting(process.slot)
         delay = self._exit_delay(process.slot)

@@ -1,0 +1,176 @@
+"""A meeting holds its callers until enough have arrived or nobody else can come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.node.faults import Candidate, Fault, FaultError, may_arrive, must_open
+from lab.node.server import NodeServer
+
+Make = Callable[..., NodeServer]
+Join = Callable[..., object]
+
+NAME = "nvmlInit_v2"  # any function with a body
+
+
+def meet(count: int = 2, **options: object) -> Fault:
+    return Fault(name=NAME, action="meet", meet=count, **options)
+
+
+def wait_arrived(node: NodeServer, fault: int, count: int) -> None:
+    """Until so many wait. An arrival is a word in shared memory, no event: it is looked at on the server's tick."""
+    node.wait_for(lambda _: int(node.file.faults[fault]["arrived"]) == count)
+
+
+def review(node: NodeServer) -> None:
+    """Let the server look at its meetings now, as its tick does."""
+    with node._condition:
+        node._review_meetings()
+
+
+def enter(guest: object, fault: int) -> None:
+    guest.ask("call", NAME)
+    assert guest.ask("meet", fault) == "meeting"
+
+
+def test_two_meet(make_node: Make, join: Join) -> None:
+    node = make_node()
+    fault = node.plan(meet())
+    first, second = join(node, index=0), join(node, index=1)
+    enter(first, fault)
+    wait_arrived(node, fault, 1)
+    review(node)
+    assert node.file.faults[fault]["open"] == 0, "the other one can still come"
+    enter(second, fault)
+    assert (first.hear(), second.hear()) == ("met", "met")
+    assert (node.file.faults[fault]["open"], node.file.faults[fault]["arrived"]) == (1, 0)
+
+
+def test_a_death_releases_the_last_one(make_node: Make, join: Join) -> None:
+    node = make_node()
+    fault = node.plan(meet())
+    first, second = join(node, index=0), join(node, index=1)
+    enter(first, fault)
+    second.kill()
+    assert first.hear() == "met"
+
+
+def test_an_expected_process_is_waited_for(make_node: Make, join: Join) -> None:
+    node = make_node()
+    node.expect(process=0, container=0)
+    node.expect(process=1, container=0)
+    fault = node.plan(meet())
+    first = join(node, index=0)
+    enter(first, fault)
+    wait_arrived(node, fault, 1)
+    review(node)
+    assert node.file.faults[fault]["open"] == 0, "process 1 has not started yet"
+    node.ended(process=1)
+    assert first.hear() == "met"
+
+
+def test_a_process_past_its_call_is_not_waited_for(make_node: Make, join: Join) -> None:
+    node = make_node()
+    fault = node.plan(meet(call=1))
+    early, late = join(node, index=0), join(node, index=1)
+    early.ask("call", NAME)
+    enter(late, fault)
+    assert late.hear() == "met"
+
+
+def test_filters_say_who_can_come(make_node: Make, join: Join) -> None:
+    node = make_node(containers=["a", "b"])
+    fault = node.plan(meet(container=0))
+    stranger = join(node, index=0, container=1)
+    guest = join(node, index=1, container=0)
+    enter(guest, fault)
+    assert guest.hear() == "met", "the process of another container cannot come"
+    assert stranger.ask("take", 0, 1, 1) == "took 0"
+
+
+def test_a_dead_waiter_does_not_count(make_node: Make, join: Join) -> None:
+    node = make_node()
+    fault = node.plan(meet())
+    guests = [join(node, index=index) for index in range(3)]
+    enter(guests[0], fault)
+    wait_arrived(node, fault, 1)
+    guests[0].kill()
+    node.wait_live(2)
+    assert node.file.faults[fault]["arrived"] == 0
+    enter(guests[1], fault)
+    wait_arrived(node, fault, 1)
+    review(node)
+    assert node.file.faults[fault]["open"] == 0, "one waits, one can still come: the dead one is not the second"
+    enter(guests[2], fault)
+    assert [guest.hear() for guest in guests[1:]] == ["met", "met"]
+
+
+def test_withdrawing_lets_go(make_node: Make, join: Join) -> None:
+    node = make_node()
+    fault = node.plan(meet())
+    first = join(node, index=0)
+    join(node, index=1)
+    enter(first, fault)
+    wait_arrived(node, fault, 1)
+    node.withdraw(fault)
+    assert first.hear() == "met"
+    assert node.file.faults[fault]["active"] == 0
+    assert node.plan(meet(3)) == fault, "the place is free again"
+
+
+def test_a_later_meeting_in_the_same_place_is_a_new_one(make_node: Make, join: Join) -> None:
+    node = make_node()
+    fault = node.plan(meet())
+    first, second = join(node, index=0), join(node, index=1)
+    for _ in range(2):
+        node.withdraw(fault)
+        assert node.plan(meet(call=1, mode="every")) == fault
+        assert first.ask("meet", fault) == "meeting"
+        assert second.ask("meet", fault) == "meeting"
+        assert (first.hear(), second.hear()) == ("met", "met")
+
+
+candidates = st.lists(
+    st.builds(
+        Candidate,
+        process=st.integers(0, 5),
+        container=st.integers(0, 2),
+        calls=st.integers(0, 3),
+        waiting=st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(candidates, st.integers(2, 4), st.sampled_from(["nth", "every", "from"]), st.integers(1, 3))
+def test_opens_exactly_when_enough_or_nobody_can_come(found: list[Candidate], count: int, mode: str, call: int) -> None:
+    fault = meet(count, mode=mode, call=call)
+    waiting = [candidate for candidate in found if candidate.waiting]
+    coming = [candidate for candidate in found if may_arrive(fault, candidate)]
+    assert not set(map(id, waiting)) & set(map(id, coming))
+    assert must_open(fault, found) == bool(waiting and (len(waiting) >= count or not coming))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (Fault(name="cuNothing", action="delay", delay_ns=1), "the hook table has no such function"),
+        (Fault(name="nvmlVgpuTypeGetName", action="delay", delay_ns=1), "has no body"),
+        (Fault(name=NAME, action="meet", meet=1), "at least two callers meet"),
+        (Fault(name=NAME, action="meet", meet=2, scope="node"), "can hold one caller only"),
+        (Fault(name=NAME, action="delay"), "a delay needs a duration"),
+        (Fault(name=NAME, action="return"), "is no fault"),
+        (Fault(name=NAME, action="kill", signal=1000), "is no signal"),
+        (Fault(name=NAME, action="stop", call=0), "counted from 1"),
+    ],
+)
+def test_senseless_faults_are_refused(make_node: Make, fault: Fault, message: str) -> None:
+    node = make_node()
+    with pytest.raises(FaultError, match=message) as caught:
+        node.plan(fault)
+    assert "\n" not in str(caught.value)
+    assert not node.file.faults["active"].any()
