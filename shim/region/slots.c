@@ -71,8 +71,17 @@ static void bury(struct hl_region *region, unsigned index) {
     __atomic_store_n(&region->slot[index].state, HL_SLOT_FREE, __ATOMIC_RELEASE);
 }
 
+/* Whoever died inside the lock may have left a total above the sum of its parts, whether or not its slot still holds
+ * anything. Taking the lock sets that right. */
+static int died_inside(struct hl_region *region, int self) {
+    uint32_t holder = __atomic_load_n(&region->header->lock_holder, __ATOMIC_ACQUIRE);
+    if (!holder || (int64_t)holder == self + 1) return 0;
+    return holder > HL_REGION_SLOTS || is_dead(region, holder - 1);
+}
+
 int hl_region_sweep(struct hl_region *region, int self, int device) {
     int buried = 0, locked = 0;
+    if (died_inside(region, self) && !hl_region_lock(region, self)) hl_region_unlock(region);
     unsigned bound = slot_bound(region);
     for (unsigned i = 0; i < bound; i++) {
         if ((int)i == self || !is_live(region, i) || (device >= 0 && !held(region, i, device)) || !is_dead(region, i))
