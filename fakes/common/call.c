@@ -12,9 +12,19 @@
 #include "hl_fake_stubs.h"
 #include "hl_layout_history.h"
 
-static void record(uint8_t event, const struct hl_call *call, int32_t result, uint32_t extra, uint64_t a, uint64_t b, uint64_t c) {
-    struct hl_event e = {.event = event, .source = HL_SOURCE_FAKE, .route = HL_ROUTE_NONE, .device = call->device, .name = call->name,
-                         .step = 0xFFFF, .result = result, .extra = extra, .a = a, .b = b, .c = c};
+static void record(uint8_t event, const struct hl_call *call, int32_t result, uint32_t extra, uint64_t a, uint64_t b,
+                   uint64_t c) {
+    struct hl_event e = {.event = event,
+                         .source = HL_SOURCE_FAKE,
+                         .route = HL_ROUTE_NONE,
+                         .device = call->device,
+                         .name = call->name,
+                         .step = 0xFFFF,
+                         .result = result,
+                         .extra = extra,
+                         .a = a,
+                         .b = b,
+                         .c = c};
     hl_history_add(&e);
 }
 
@@ -26,18 +36,10 @@ static int act(struct hl_call *call, uint32_t index, uint64_t number) {
     /* Written first: a killed process cannot say afterwards that it was killed on purpose. */
     record(HL_EVENT_FAULT, call, f->action == HL_ACTION_RETURN ? f->code : 0, 0, index, number, f->action);
     switch (f->action) {
-    case HL_ACTION_RETURN:
-        call->code = f->code;
-        return 1;
-    case HL_ACTION_DELAY:
-        hl_sleep_until(hl_now_ns() + hl_scaled(f->delay_ns));
-        return 0;
-    case HL_ACTION_KILL:
-        kill(getpid(), f->signal ? (int)f->signal : SIGKILL);
-        return 0;
-    case HL_ACTION_STOP:
-        kill(getpid(), SIGSTOP);
-        return 0;
+    case HL_ACTION_RETURN: call->code = f->code; return 1;
+    case HL_ACTION_DELAY: hl_sleep_until(hl_now_ns() + hl_scaled(f->delay_ns)); return 0;
+    case HL_ACTION_KILL: kill(getpid(), f->signal ? (int)f->signal : SIGKILL); return 0;
+    case HL_ACTION_STOP: kill(getpid(), SIGSTOP); return 0;
     case HL_ACTION_MEET:
         if (!hl_meet_arrive(hl_node.base, hl_node.slot, index, &round))
             hl_meet_wait(hl_node.base, hl_node.slot, index, round);
@@ -46,21 +48,16 @@ static int act(struct hl_call *call, uint32_t index, uint64_t number) {
         if (f->code >= 0 && (uint32_t)f->code < hl_node.header->device_count)
             __atomic_store_n(&hl_node.devices[f->code].lost, 1, __ATOMIC_RELEASE);
         return 0;
-    default:
-        return 0;
+    default: return 0;
     }
 }
 
 static int due(const struct hl_node_fault *f, uint64_t number) {
     switch (f->mode) {
-    case HL_FAULT_NTH:
-        return number == f->call;
-    case HL_FAULT_EVERY:
-        return f->call != 0 && number % f->call == 0;
-    case HL_FAULT_FROM:
-        return number >= f->call;
-    default:
-        return 0;
+    case HL_FAULT_NTH: return number == f->call;
+    case HL_FAULT_EVERY: return f->call != 0 && number % f->call == 0;
+    case HL_FAULT_FROM: return number >= f->call;
+    default: return 0;
     }
 }
 
@@ -70,13 +67,13 @@ int hl_fake_enter_slow(struct hl_call *call) {
     uint32_t count = hl_node.header->fault_count;
     for (uint32_t i = 0; i < count; i++) {
         struct hl_node_fault *f = &hl_node.faults[i];
-        if (f->name != call->name || !__atomic_load_n(&f->active, __ATOMIC_ACQUIRE))
+        if (f->name != call->name || !__atomic_load_n(&f->active, __ATOMIC_ACQUIRE)) continue;
+        if ((f->process >= 0 && f->process != hl_node.index) ||
+            (f->container >= 0 && f->container != hl_node.container))
             continue;
-        if ((f->process >= 0 && f->process != hl_node.index) || (f->container >= 0 && f->container != hl_node.container))
-            continue;
-        uint64_t number = f->scope == HL_SCOPE_PROCESS ? call->number : __atomic_add_fetch(&f->counter, 1, __ATOMIC_SEQ_CST);
-        if (!due(f, number))
-            continue;
+        uint64_t number =
+            f->scope == HL_SCOPE_PROCESS ? call->number : __atomic_add_fetch(&f->counter, 1, __ATOMIC_SEQ_CST);
+        if (!due(f, number)) continue;
         if (f->when == HL_WHEN_BEFORE) {
             forced |= act(call, i, number);
         } else if (call->after_count < HL_AFTER_MAX) {
@@ -91,8 +88,7 @@ int hl_fake_enter_slow(struct hl_call *call) {
 int32_t hl_fake_leave_slow(struct hl_call *call, int32_t result, uint64_t a, uint64_t b) {
     int keep = errno;
     for (uint32_t i = 0; i < call->after_count; i++)
-        if (act(call, call->after[i], call->after_number[i]))
-            result = call->code;
+        if (act(call, call->after[i], call->after_number[i])) result = call->code;
     uint32_t level = hl_node.header->history_level;
     if (level > 1 || (level == 1 && result != 0))
         record(HL_EVENT_CALL, call, result, 0, a, b, call->armed ? hl_now_ns() - call->start : 0);
@@ -117,10 +113,8 @@ void hl_sleep_until(uint64_t mono_ns) {
     enum { SPIN_NS = 60000 }; /* a sleep overshoots by about this much: short work burns the CPU, as a driver does */
     for (;;) {
         uint64_t now = hl_now_ns();
-        if (now >= mono_ns)
-            return;
-        if (mono_ns - now <= SPIN_NS)
-            continue;
+        if (now >= mono_ns) return;
+        if (mono_ns - now <= SPIN_NS) continue;
         uint64_t target = mono_ns - SPIN_NS;
         struct timespec until = {(time_t)(target / 1000000000u), (long)(target % 1000000000u)};
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
@@ -128,12 +122,10 @@ void hl_sleep_until(uint64_t mono_ns) {
 }
 
 void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm) {
-    if (!hl_node.devices || device >= hl_node.header->device_count)
-        return;
+    if (!hl_node.devices || device >= hl_node.header->device_count) return;
     struct hl_node_device *d = &hl_node.devices[device];
     uint64_t ns = d->latency_ns[which];
-    if (ns == 0 || units_ppm == 0)
-        return;
+    if (ns == 0 || units_ppm == 0) return;
     int keep = errno;
     ns = hl_scaled((uint64_t)((unsigned __int128)ns * units_ppm / 1000000));
     uint64_t end = hl_now_ns();
@@ -152,23 +144,30 @@ void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm) {
 void hl_latency(uint32_t device, uint32_t which) { hl_latency_units(device, which, 1000000); }
 
 static void record_phys(uint32_t device, uint32_t kind, uint64_t delta, const struct hl_accounts_after *after) {
-    if (hl_node.header->history_level == 0)
-        return;
-    struct hl_event e = {.event = HL_EVENT_PHYS, .source = HL_SOURCE_FAKE, .route = HL_ROUTE_NONE, .device = (uint8_t)device,
-                         .name = 0xFFFF, .step = 0xFFFF, .extra = kind, .a = delta, .b = after->container_used, .c = after->process_used};
+    if (hl_node.header->history_level == 0) return;
+    struct hl_event e = {.time_ns = after->time_ns,
+                         .event = HL_EVENT_PHYS,
+                         .source = HL_SOURCE_FAKE,
+                         .route = HL_ROUTE_NONE,
+                         .device = (uint8_t)device,
+                         .name = 0xFFFF,
+                         .step = 0xFFFF,
+                         .extra = kind,
+                         .a = delta,
+                         .b = after->container_used,
+                         .c = after->process_used};
     hl_history_add(&e);
 }
 
 int hl_phys_take(uint32_t device, uint32_t kind, uint64_t bytes) {
-    struct hl_accounts_after after;
-    if (hl_accounts_take(hl_node.base, hl_node.slot, device, kind, bytes, &after))
-        return -1;
+    struct hl_accounts_after after = {.time_ns = hl_node.header->history_level != 0};
+    if (hl_accounts_take(hl_node.base, hl_node.slot, device, kind, bytes, &after)) return -1;
     record_phys(device, kind, bytes, &after);
     return 0;
 }
 
 void hl_phys_give(uint32_t device, uint32_t kind, uint64_t bytes) {
-    struct hl_accounts_after after;
+    struct hl_accounts_after after = {.time_ns = hl_node.header->history_level != 0};
     hl_accounts_give(hl_node.base, hl_node.slot, device, kind, bytes, &after);
     record_phys(device, kind, 0 - bytes, &after);
 }

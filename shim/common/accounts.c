@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "history.h"
 #include "hl_layout_node.h"
 
 typedef struct hl_node_header header_t;
@@ -24,8 +25,7 @@ static struct hl_node_process *process_at(void *base, uint32_t slot) {
 }
 
 static struct hl_node_container *container_at(void *base, int32_t index) {
-    if (index < 0 || (uint32_t)index >= ((header_t *)base)->container_capacity)
-        return NULL;
+    if (index < 0 || (uint32_t)index >= ((header_t *)base)->container_capacity) return NULL;
     return (struct hl_node_container *)((char *)base + ((header_t *)base)->container_offset) + index;
 }
 
@@ -51,14 +51,14 @@ static void lock_slow(uint32_t *word, uint32_t me) {
         uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
         if (seen == 0) {
             /* Others may sleep still: keep the bit, so that our unlock wakes one. */
-            if (__atomic_compare_exchange_n(word, &seen, me | (uint32_t)HL_ACCOUNT_WAITERS, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            if (__atomic_compare_exchange_n(word, &seen, me | (uint32_t)HL_ACCOUNT_WAITERS, 0, __ATOMIC_ACQUIRE,
+                                            __ATOMIC_RELAXED))
                 return;
             continue;
         }
         if (!(seen & (uint32_t)HL_ACCOUNT_WAITERS)) {
             uint32_t marked = seen | (uint32_t)HL_ACCOUNT_WAITERS;
-            if (!__atomic_compare_exchange_n(word, &seen, marked, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-                continue;
+            if (!__atomic_compare_exchange_n(word, &seen, marked, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
             seen = marked;
         }
         /* Bounded: a waiter that was woken and killed before it took the lock must not strand the rest. */
@@ -69,13 +69,11 @@ static void lock_slow(uint32_t *word, uint32_t me) {
 
 static inline void lock(uint32_t *word, uint32_t me) {
     uint32_t zero = 0;
-    if (!__atomic_compare_exchange_n(word, &zero, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-        lock_slow(word, me);
+    if (!__atomic_compare_exchange_n(word, &zero, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) lock_slow(word, me);
 }
 
 static inline void unlock(uint32_t *word) {
-    if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) & (uint32_t)HL_ACCOUNT_WAITERS)
-        futex(word, FUTEX_WAKE, 1, NULL);
+    if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) & (uint32_t)HL_ACCOUNT_WAITERS) futex(word, FUTEX_WAKE, 1, NULL);
 }
 
 static inline uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -83,8 +81,7 @@ static inline void store(uint64_t *word, uint64_t value) { __atomic_store_n(word
 
 static uint64_t process_sum(const struct hl_node_process_device *held) {
     uint64_t sum = 0;
-    for (int kind = 0; kind < HL_KINDS; kind++)
-        sum += load(&held->bytes[kind]);
+    for (int kind = 0; kind < HL_KINDS; kind++) sum += load(&held->bytes[kind]);
     return sum;
 }
 
@@ -97,8 +94,7 @@ static void change(struct hl_node_device *d, struct hl_node_container *c, uint32
     d->undo_kind = kind;
     d->undo_slot = slot;
     d->undo_container = c ? p->container : -1;
-    if (c)
-        store(&d->undo_container_used, load(&c->used[ordinal]));
+    if (c) store(&d->undo_container_used, load(&c->used[ordinal]));
     __atomic_store_n(&d->undo_valid, 1, __ATOMIC_RELEASE);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -112,20 +108,19 @@ static void change(struct hl_node_device *d, struct hl_node_container *c, uint32
     __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
     /* Peaks only ever rise and are display values: they need no undo. */
     uint64_t process_used = process_sum(held);
-    if (device_used > load(&d->peak))
-        store(&d->peak, device_used);
-    if (c && container_used > load(&c->peak[ordinal]))
-        store(&c->peak[ordinal], container_used);
-    if (process_used > load(&held->peak))
-        store(&held->peak, process_used);
+    if (device_used > load(&d->peak)) store(&d->peak, device_used);
+    if (c && container_used > load(&c->peak[ordinal])) store(&c->peak[ordinal], container_used);
+    if (process_used > load(&held->peak)) store(&held->peak, process_used);
     if (after) {
         after->device_used = device_used;
         after->container_used = container_used;
         after->process_used = process_used;
+        if (after->time_ns) after->time_ns = hl_now_ns();
     }
 }
 
-int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after) {
+int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes,
+                     struct hl_accounts_after *after) {
     struct hl_node_device *d = device_at(base, device);
     struct hl_node_process *p = process_at(base, slot);
     lock(&d->account_lock, slot + 1);
@@ -139,7 +134,8 @@ int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, 
     return 0;
 }
 
-void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after) {
+void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes,
+                      struct hl_accounts_after *after) {
     struct hl_node_device *d = device_at(base, device);
     struct hl_node_process *p = process_at(base, slot);
     lock(&d->account_lock, slot + 1);
@@ -152,14 +148,12 @@ void hl_accounts_undo(void *base, uint32_t slot) {
     for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {
         struct hl_node_device *d = device_at(base, i);
         uint32_t word = __atomic_load_n(&d->account_lock, __ATOMIC_ACQUIRE);
-        if ((word & ~(uint32_t)HL_ACCOUNT_WAITERS) != slot + 1)
-            continue;
+        if ((word & ~(uint32_t)HL_ACCOUNT_WAITERS) != slot + 1) continue;
         if (__atomic_load_n(&d->undo_valid, __ATOMIC_ACQUIRE)) {
             store(&d->used, d->undo_used);
             store(&process_at(base, d->undo_slot)->device[i].bytes[d->undo_kind], d->undo_process_bytes);
             struct hl_node_container *torn = container_at(base, d->undo_container);
-            if (torn)
-                store(&torn->used[i], d->undo_container_used);
+            if (torn) store(&torn->used[i], d->undo_container_used);
             __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
         }
         unlock(&d->account_lock);
@@ -195,16 +189,13 @@ int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given) {
         }
         uint64_t sum = process_sum(held);
         store(&d->used, load(&d->used) - sum);
-        if (c)
-            store(&c->used[i], load(&c->used[i]) - sum);
-        for (int kind = 0; kind < HL_KINDS; kind++)
-            store(&held->bytes[kind], 0);
+        if (c) store(&c->used[i], load(&c->used[i]) - sum);
+        for (int kind = 0; kind < HL_KINDS; kind++) store(&held->bytes[kind], 0);
         __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
         unlock(&d->account_lock);
         total += sum;
     }
-    if (given)
-        *given = total;
+    if (given) *given = total;
     return busy;
 }
 
@@ -239,29 +230,26 @@ int hl_meet_arrive(void *base, uint32_t slot, uint32_t index, uint32_t *round) {
 
 void hl_meet_wait(void *base, uint32_t slot, uint32_t index, uint32_t round) {
     struct hl_node_fault *fault = fault_at(base, index);
-    while (__atomic_load_n(&fault->open, __ATOMIC_ACQUIRE) == round)
-        futex(&fault->open, FUTEX_WAIT, round, NULL);
+    while (__atomic_load_n(&fault->open, __ATOMIC_ACQUIRE) == round) futex(&fault->open, FUTEX_WAIT, round, NULL);
     __atomic_store_n(&process_at(base, slot)->meet, 0, __ATOMIC_SEQ_CST);
 }
 
 void hl_meet_open(void *base, uint32_t index) {
     struct hl_node_fault *fault = fault_at(base, index);
     uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
-    while (!__atomic_compare_exchange_n(meet_word(fault), &word, ((word >> 32) + 1) << 32, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {
-    }
+    while (!__atomic_compare_exchange_n(meet_word(fault), &word, ((word >> 32) + 1) << 32, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_ACQUIRE)) {}
     open_round(fault);
 }
 
 void hl_meet_leave(void *base, uint32_t slot) {
     uint64_t waits = __atomic_exchange_n(&process_at(base, slot)->meet, 0, __ATOMIC_SEQ_CST);
-    if ((uint32_t)waits == 0)
-        return;
+    if ((uint32_t)waits == 0) return;
     struct hl_node_fault *fault = fault_at(base, (uint32_t)waits - 1);
     uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
     /* Another round means that this arrival was released already. */
     while (word >> 32 == waits >> 32 && (uint32_t)word != 0 &&
-           !__atomic_compare_exchange_n(meet_word(fault), &word, word - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {
-    }
+           !__atomic_compare_exchange_n(meet_word(fault), &word, word - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {}
 }
 
 void hl_calls_fold(void *base, uint32_t slot) {
@@ -270,7 +258,6 @@ void hl_calls_fold(void *base, uint32_t slot) {
     uint32_t *row = (uint32_t *)(void *)((char *)base + h->process_call_offset) + (size_t)slot * h->name_count;
     for (uint32_t name = 0; name < h->name_count; name++) {
         uint32_t calls = __atomic_exchange_n(&row[name], 0, __ATOMIC_RELAXED);
-        if (calls)
-            __atomic_fetch_add(&total[name], calls, __ATOMIC_RELAXED);
+        if (calls) __atomic_fetch_add(&total[name], calls, __ATOMIC_RELAXED);
     }
 }

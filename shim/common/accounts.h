@@ -12,12 +12,16 @@
 
 struct hl_accounts_after { /* values right after the change, from inside the lock */
     uint64_t device_used, container_used, process_used;
+    uint64_t
+        time_ns; /* in: 0 = not wanted; out: the moment, so that the times of a device's changes are in their order */
 };
 
 /* base = start of the node file. take: 0, or -1 when the device has not that many bytes left (nothing changed).
  * slot = the caller's process slot. `after` may be NULL. */
-int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after);
-void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes, struct hl_accounts_after *after);
+int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes,
+                     struct hl_accounts_after *after);
+void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes,
+                      struct hl_accounts_after *after);
 
 /* Server, when the last connection of a slot is gone: undoes the torn change of a dead holder and opens its lock. At once,
  * also where the memory comes back later: everybody else waits for that lock. */
@@ -30,8 +34,8 @@ int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given);
 /* Meeting points of planned faults. arrive: 1 = this arrival opened the round, 0 = wait while fault.open == *round. */
 int hl_meet_arrive(void *base, uint32_t slot, uint32_t fault, uint32_t *round);
 void hl_meet_wait(void *base, uint32_t slot, uint32_t fault, uint32_t round);
-void hl_meet_open(void *base, uint32_t fault);  /* server: lets the waiters of the current round go */
-void hl_meet_leave(void *base, uint32_t slot);  /* server: takes a dead waiter's arrival back */
+void hl_meet_open(void *base, uint32_t fault); /* server: lets the waiters of the current round go */
+void hl_meet_leave(void *base, uint32_t slot); /* server: takes a dead waiter's arrival back */
 
 /* Server: adds the calls of an ended process to the node-wide counts and zeroes its row. */
 void hl_calls_fold(void *base, uint32_t slot);

@@ -141,7 +141,7 @@ void hl_history_add(const struct hl_event *event) {
     uint64_t ticket = __atomic_fetch_add(&header->next, 1, __ATOMIC_RELAXED);
     if (ticket >= capacity) return;
     struct hl_history_record *record = &records[ticket];
-    record->time_ns = hl_now_ns();
+    record->time_ns = event->time_ns ? event->time_ns : hl_now_ns();
     record->a = event->a;
     record->b = event->b;
     record->c = event->c;

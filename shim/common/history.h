@@ -9,6 +9,7 @@ struct hl_event { /* what the writer says; time, pid, tid, process and container
     int32_t result;
     uint32_t extra;
     uint64_t a, b, c;
+    uint64_t time_ns; /* 0 = now; else when it happened, e.g. taken under the lock that orders such events */
 };
 int hl_history_on(void); /* opens on first use */
 void hl_history_add(const struct hl_event *event);
