@@ -199,6 +199,12 @@ def script() -> Path:
 
 
 @pytest.fixture(scope="session")
+def everything() -> str:
+    """The policy that uses all published modules."""
+    return f"{HOSTS / 'everything.py'}:Everything"
+
+
+@pytest.fixture(scope="session")
 def faulty() -> str:
     """The policy of policies.py."""
     return f"{HOSTS / 'policies.py'}:Faulty"
