@@ -10,20 +10,20 @@
 
 #include <string.h>
 
-static bool usable; /* written in pre-init, read after it */
+static bool usable;        /* written in pre-init, read after it */
+static const char *policy; /* the same; asked for at every charge without a limit */
 
 static bool set(const char *text) { return text && *text; }
 
-const char *hl_policy(void) {
-    const char *policy = hl_config("HOOKLAB_POLICY");
-    return set(policy) ? policy : NULL;
-}
+const char *hl_policy(void) { return policy; }
 
 bool hl_books_open(void) {
     hl_limits_read();
     const char *path = hl_config("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+    policy = hl_config("HOOKLAB_POLICY");
+    if (!set(policy)) policy = NULL;
     usable = false;
-    if (!hl_limits.any && !set(path) && !hl_policy()) return false;
+    if (!hl_limits.any && !set(path) && !policy) return false;
     const char *mode = hl_config("HOOKLAB_MEMORY_MODE"), *lock = hl_config("HOOKLAB_REGION_LOCK"), *why = NULL;
     struct hl_ledger_config config = {.path = set(path) ? path : NULL, .verdict = hl_verdict, .log = hl_log_error};
     memcpy(config.limit, hl_limits.memory, sizeof config.limit);

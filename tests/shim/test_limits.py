@@ -1,0 +1,58 @@
+"""Limits as the environment states them: none, one for all, one a device, and values that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("variables", "total"),
+    [
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "3g"}, 3 * GIB),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "3072m"}, 3 * GIB),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": str(3 * GIB)}, 3 * GIB),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "3GiB", "CUDA_DEVICE_MEMORY_LIMIT": "5g"}, 3 * GIB),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "", "CUDA_DEVICE_MEMORY_LIMIT": "5g"}, 5 * GIB),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_1": "3g", "CUDA_DEVICE_MEMORY_LIMIT": "5g"}, 5 * GIB),
+    ],
+)
+def test_a_limit_is_read(lab, variables: dict[str, str], total: int) -> None:
+    ended = lab.guest("start(); say(info()[2])", **variables)
+    assert (ended.status, ended.said, ended.err) == (0, [total], "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "lots"}, "CUDA_DEVICE_MEMORY_LIMIT:"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "-1"}, "CUDA_DEVICE_MEMORY_LIMIT:"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "4x"}, "CUDA_DEVICE_MEMORY_LIMIT:"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4 gigs", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}, "CUDA_DEVICE_MEMORY_LIMIT_0:"),
+        ({"CUDA_DEVICE_SM_LIMIT": "half"}, "CUDA_DEVICE_SM_LIMIT:"),
+        ({"CUDA_DEVICE_SM_LIMIT_0": "101"}, "CUDA_DEVICE_SM_LIMIT_0:"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named_once_and_refuses_charges(
+    lab, variables: dict[str, str], name: str
+) -> None:
+    ended = lab.guest("start(); say([alloc(MIB), alloc(MIB), info()[0], init()])", **variables)
+    assert (ended.status, ended.said) == (0, [[[2, 0], [2, 0], 0, 0]])
+    assert ended.err.count("\n") == 1
+    assert ended.err.startswith(f"hooklab: {name}")
+
+
+def test_a_bad_value_of_another_device_refuses_nothing_here(lab) -> None:
+    ended = lab.guest("start(); say(alloc(MIB)[0])", CUDA_DEVICE_MEMORY_LIMIT_1="x", CUDA_DEVICE_MEMORY_LIMIT="4g")
+    assert (ended.status, ended.said) == (0, [0])
+    assert "CUDA_DEVICE_MEMORY_LIMIT_1:" in ended.err
+
+
+def test_an_unusable_region_refuses_under_a_limit_and_passes_without(lab) -> None:
+    lab.region.write_bytes(b"something else entirely" * 1000)
+    limited = lab.guest("start(); say([alloc(MIB)[0], info()[0], info()[1]])", CUDA_DEVICE_MEMORY_LIMIT="4g")
+    assert (limited.status, limited.said, limited.err.count("\n")) == (0, [[2, 0, 0]], 1)
+    free = lab.guest("start(); say(alloc(MIB)[0])")
+    assert (free.status, free.said, free.err.count("\n")) == (0, [0], 1)
+    assert lab.region.read_bytes().startswith(b"something else")
