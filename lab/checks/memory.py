@@ -1,27 +1,31 @@
 """Checks of memory: ``never_above`` from the driver's own books, ``ledger_empty`` from both books at the end.
 
 The physical truth is what the fake driver recorded with the change itself (PHYS: used after it, atomically) and the
-peaks of its counters (PHYS_END); an interposer's own claims are never believed here.
+peaks of its counters (PHYS_END). An interposer's own claims count only for the moment at which a process has closed its
+books: from then on its bytes are the driver's to return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lab.checks.history import NONE8, NONE16, Records
+from lab.checks.history import NONE8, NONE16, Records, event
 from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, worst
 from lab.scenario.model import Container, Expectation, Scenario
 from lab.scenario.units import format_size
+from lab.spec import load_layout
 
 
 @dataclass(frozen=True)
 class _Peak:
     subject: str
     peak: int | None  # None = no physical evidence
-    certain: bool  # a counter's peak, which no lost record can hide
+    certain: bool  # no lost record can hide a higher value
+    lingering: int = 0  # what the books showed beyond `peak`, held by processes that had already ended
 
 
 def never_above(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
@@ -29,8 +33,7 @@ def never_above(expectation: Expectation, scenario: Scenario, run: RunData) -> V
     arguments = expectation.arguments
     bound = int(arguments["memory"])
     of = str(arguments.get("of", "container"))
-    device = arguments.get("device")
-    peaks = list(_peaks(of, arguments, scenario, run, device))
+    peaks = list(_peaks(of, arguments, scenario, run, bound))
     statuses = []
     for peak in peaks:
         if peak.peak is not None and peak.peak > bound:
@@ -40,18 +43,13 @@ def never_above(expectation: Expectation, scenario: Scenario, run: RunData) -> V
         else:
             statuses.append(VALID)
     known = [peak for peak in peaks if peak.peak is not None]
-    highest = max(known, key=lambda peak: peak.peak or 0, default=None)
-    seen = f"at most {format_size(highest.peak or 0)} ({highest.subject})" if highest else ""
-    blind = [peak.subject for peak in peaks if peak.peak is None]
-    if blind or not peaks:
-        seen += f"{'; ' if seen else ''}no physical record of {', '.join(blind) or 'anything'}"
     over = [peak for peak in known if (peak.peak or 0) > bound]
     return Verdict(
         status=worst(statuses),
         check="never_above",
         subject=over[0].subject if over else f"memory of each {of}" if len(peaks) != 1 else peaks[0].subject,
         expected=f"never above {format_size(bound)}",
-        seen=seen + (f" ({run.history.dropped} records were dropped)" if run.history.dropped else ""),
+        seen=_seen(peaks, known) + (f" ({run.history.dropped} records were dropped)" if run.history.dropped else ""),
         where=str(expectation.where),
         evidence=run.evidence,
         details=tuple(
@@ -61,27 +59,118 @@ def never_above(expectation: Expectation, scenario: Scenario, run: RunData) -> V
     )
 
 
-def _peaks(of: str, arguments: object, scenario: Scenario, run: RunData, device: int | None) -> Iterable[_Peak]:
+def _seen(peaks: list[_Peak], known: list[_Peak]) -> str:
+    said: list[str] = []
+    highest = max(known, key=lambda peak: peak.peak or 0, default=None)
+    if highest is not None:
+        said.append(f"at most {format_size(highest.peak or 0)} ({highest.subject})")
+        if highest.lingering:
+            said.append(f"and up to {format_size(highest.lingering)} of processes already ended")
+    blind = [peak.subject for peak in peaks if peak.peak is None]
+    if blind or not peaks:
+        said.append(f"no physical record of {', '.join(blind) or 'anything'}")
+    return "; ".join(said)
+
+
+def _peaks(of: str, arguments: Mapping[str, Any], scenario: Scenario, run: RunData, bound: int) -> Iterable[_Peak]:
     changes, ends = run.history.of("PHYS"), run.history.of("PHYS_END")
+    device = arguments.get("device")
     if device is not None:
         changes, ends = changes[changes["device"] == device], ends[ends["device"] == device]
-    scope = Scope.of(scenario, arguments if isinstance(arguments, dict) else {})
+    scope = Scope.of(scenario, arguments)
+    deaths = _Deaths(run)
     if of == "device":
-        devices = [device] if device is not None else range(len(scenario.node.gpus))
-        for ordinal in devices:
+        for ordinal in [device] if device is not None else range(len(scenario.node.gpus)):
             mine = ends[(ends["device"] == ordinal) & (ends["container"] == NONE16)]
-            yield _Peak(f"device {ordinal}", _highest(mine, "b"), True)
+            counter = _highest(mine, "b")
+            yield _living(f"device {ordinal}", changes[changes["device"] == ordinal], counter, bound, deaths)
     elif of == "process":
+        silent = 0 if run.history.of("PHYS", "PHYS_END").size else None
         for instance in scope.instances:
             peak = _highest(changes[changes["process"] == instance.index], "c")
-            silent = 0 if _recorded(run) else None
-            yield _Peak(f"process {instance.label}", peak if peak is not None else silent, False)
+            yield _Peak(f"process {instance.label}", silent if peak is None else peak, False)
     else:
         for container in _containers(scope):
             counter = _highest(ends[ends["container"] == container.index], "b")
-            moments = _highest(changes[changes["container"] == container.index], "b")
-            both = [peak for peak in (counter, moments) if peak is not None]
-            yield _Peak(f"container {container.name}", max(both, default=None), counter is not None)
+            mine = changes[changes["container"] == container.index]
+            yield _living(f"container {container.name}", mine, counter, bound, deaths)
+
+
+def _living(subject: str, changes: Records, counter: int | None, bound: int, deaths: _Deaths) -> _Peak:
+    """The highest use. A process that was killed, or has closed its books, keeps its bytes in the driver until the
+    driver notices (as on a real GPU); a bound that is only broken by such bytes is not broken by anyone alive."""
+    moments = _highest(changes, "b") if not subject.startswith("device") else None
+    peak = max((value for value in (counter, moments) if value is not None), default=None)
+    if peak is None or peak <= bound or not deaths.any:
+        return _Peak(subject, peak, counter is not None)
+    living = _peak_of_the_living(changes, deaths)
+    if living > bound:
+        return _Peak(subject, living, True)
+    return _Peak(subject, living, False, lingering=peak - living)
+
+
+def _peak_of_the_living(changes: Records, deaths: _Deaths) -> int:
+    """The highest sum, over processes not yet ended, of what each held on one device; changes come in their order."""
+    highest = 0
+    for device in set(changes["device"].tolist()):
+        mine = changes[changes["device"] == device]
+        columns = (mine["time_ns"].tolist(), mine["process"].tolist(), mine["pid"].tolist(), mine["c"].tolist())
+        held: dict[tuple[int, int], int] = {}
+        total = 0
+        leaving = sorted((deaths.at(owner), owner) for owner in set(zip(columns[1], columns[2], strict=True)))
+        for now, process, pid, size in zip(*columns, strict=True):
+            while leaving and leaving[0][0] <= now:
+                total -= held.get(leaving.pop(0)[1], 0)
+            owner = (process, pid)
+            if deaths.at(owner) > now:
+                total += size - held.get(owner, 0)
+                held[owner] = size
+                highest = max(highest, total)
+    return highest
+
+
+class _Deaths:
+    """When each process (index, pid) stopped being answerable for its bytes."""
+
+    NEVER = 2**64
+
+    def __init__(self, run: RunData) -> None:
+        own: dict[tuple[int, int], int] = {}
+        whole: dict[int, int] = {}  # by process index: an EXIT ends its forgotten children's claims too
+        for record in run.history.of("FAULT", "SIGNAL", "EXIT", "LEDGER"):
+            if not _ends(record):
+                continue
+            index, pid, now = int(record["process"]), int(record["pid"]), int(record["time_ns"])
+            own[(index, pid)] = min(own.get((index, pid), now), now)
+            if int(record["event"]) == event("EXIT"):
+                whole[index] = min(whole.get(index, now), now)
+        self.any = bool(own)
+        changes = run.history.of("PHYS")
+        taken = changes[(changes["a"] > 0) & (changes["a"] < 2**63)]
+        last: dict[tuple[int, int], int] = {}
+        for now, *owner in zip(
+            taken["time_ns"].tolist(), taken["process"].tolist(), taken["pid"].tolist(), strict=True
+        ):
+            last[(owner[0], owner[1])] = now
+        self._at = {
+            owner: max(min(own.get(owner, self.NEVER), whole.get(owner[0], self.NEVER)), now + 1)
+            for owner, now in last.items()  # whoever still takes memory is not dead yet
+        }
+
+    def at(self, owner: tuple[int, int]) -> int:
+        """The moment; NEVER for a process that lives, and for one that never took memory."""
+        return self._at.get(owner, self.NEVER)
+
+
+def _ends(record: Any) -> bool:
+    kind = int(record["event"])
+    if kind == event("FAULT"):
+        return int(record["c"]) == int(load_layout("node").constants["HL_ACTION_KILL"])
+    if kind == event("SIGNAL"):
+        return int(record["a"]) == 9
+    if kind == event("LEDGER"):
+        return int(record["c"]) == 1  # the process has closed its books
+    return True
 
 
 def _containers(scope: Scope) -> list[Container]:
@@ -93,11 +182,6 @@ def _highest(records: Records, field: str) -> int | None:
     if not records.size:
         return None
     return int(records[field].astype(np.uint64).max())
-
-
-def _recorded(run: RunData) -> bool:
-    """Whether a fake driver kept books in this run at all."""
-    return bool(run.history.of("PHYS", "PHYS_END").size)
 
 
 def ledger_empty(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
