@@ -10,10 +10,8 @@ enum { HOT_C = 35 }; /* above idle at full load */
 
 nvmlReturn_t hl_nvml_text(const char *text, size_t capacity, char *out, unsigned length) {
     size_t bytes = strnlen(text, capacity);
-    if (!out)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (length < bytes + 1)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+    if (length < bytes + 1) return NVML_ERROR_INSUFFICIENT_SIZE;
     memcpy(out, text, bytes);
     out[bytes] = 0;
     return NVML_SUCCESS;
@@ -25,8 +23,7 @@ void hl_nvml_uuid_text(const struct hl_node_device *device, char out[NVML_DEVICE
     memcpy(at, "GPU-", 4);
     at += 4;
     for (int i = 0; i < 16; i++) {
-        if (i == 4 || i == 6 || i == 8 || i == 10)
-            *at++ = '-';
+        if (i == 4 || i == 6 || i == 8 || i == 10) *at++ = '-';
         *at++ = digits[device->uuid[i] >> 4];
         *at++ = digits[device->uuid[i] & 15];
     }
@@ -34,7 +31,8 @@ void hl_nvml_uuid_text(const struct hl_node_device *device, char out[NVML_DEVICE
 }
 
 void hl_nvml_bus_text(const struct hl_node_device *device, int digits, char *out, size_t length) {
-    snprintf(out, length, "%0*X:%02X:%02X.0", digits, device->pci_domain, device->pci_bus & 0xFF, device->pci_device & 0x1F);
+    snprintf(out, length, "%0*X:%02X:%02X.0", digits, device->pci_domain, device->pci_bus & 0xFF,
+             device->pci_device & 0x1F);
 }
 
 NVML_BODY(nvmlDeviceGetName, (nvmlDevice_t handle, char *name, unsigned int length), (handle, name, length)) {
@@ -56,7 +54,8 @@ NVML_BODY(nvmlDeviceGetSerial, (nvmlDevice_t handle, char *serial, unsigned int 
     return hl_nvml_text(device->serial, sizeof device->serial, serial, length);
 }
 
-NVML_BODY(nvmlDeviceGetVbiosVersion, (nvmlDevice_t handle, char *version, unsigned int length), (handle, version, length)) {
+NVML_BODY(nvmlDeviceGetVbiosVersion, (nvmlDevice_t handle, char *version, unsigned int length),
+          (handle, version, length)) {
     NVML_DEVICE(device, handle);
     return hl_nvml_text(device->vbios, sizeof device->vbios, version, length);
 }
@@ -68,19 +67,16 @@ static void fill_pci(const struct hl_node_device *device, nvmlPciInfo_t *pci, in
     pci->bus = device->pci_bus;
     pci->device = device->pci_device;
     pci->pciDeviceId = device->pci_device_id;
-    if (version >= 2)
-        pci->pciSubSystemId = device->pci_subsystem_id;
-    if (version >= 3)
-        hl_nvml_bus_text(device, 8, pci->busId, sizeof pci->busId);
+    if (version >= 2) pci->pciSubSystemId = device->pci_subsystem_id;
+    if (version >= 3) hl_nvml_bus_text(device, 8, pci->busId, sizeof pci->busId);
 }
 
-#define PCI_INFO(name, version)                                                                                         \
-    NVML_BODY(name, (nvmlDevice_t handle, nvmlPciInfo_t *pci), (handle, pci)) {                                         \
-        NVML_DEVICE(device, handle);                                                                                    \
-        if (!pci)                                                                                                       \
-            return NVML_ERROR_INVALID_ARGUMENT;                                                                         \
-        fill_pci(device, pci, version);                                                                                 \
-        return NVML_SUCCESS;                                                                                            \
+#define PCI_INFO(name, version)                                                                                        \
+    NVML_BODY(name, (nvmlDevice_t handle, nvmlPciInfo_t * pci), (handle, pci)) {                                       \
+        NVML_DEVICE(device, handle);                                                                                   \
+        if (!pci) return NVML_ERROR_INVALID_ARGUMENT;                                                                  \
+        fill_pci(device, pci, version);                                                                                \
+        return NVML_SUCCESS;                                                                                           \
     }
 PCI_INFO(nvmlDeviceGetPciInfo, 1)
 PCI_INFO(nvmlDeviceGetPciInfo_v2, 2)
@@ -88,8 +84,7 @@ PCI_INFO(nvmlDeviceGetPciInfo_v3, 3)
 
 NVML_BODY(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t handle, int *major, int *minor), (handle, major, minor)) {
     NVML_DEVICE(device, handle);
-    if (!major || !minor)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
     *major = device->cc_major;
     *minor = device->cc_minor;
     return NVML_SUCCESS;
@@ -101,7 +96,7 @@ NVML_NUMBER(nvmlDeviceGetBoardId, unsigned int, device->pci_domain << 16 | devic
 NVML_NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
 NVML_NUMBER(nvmlDeviceGetBrand, nvmlBrandType_t, device->brand)
 NVML_NUMBER(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, device->architecture)
-NVML_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, device->sm_count *device->cores_per_sm)
+NVML_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, device->sm_count * device->cores_per_sm)
 NVML_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, device->bus_width_bits)
 NVML_NUMBER(nvmlDeviceGetBusType, nvmlBusType_t, NVML_BUS_TYPE_PCIE)
 NVML_NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, device->pcie_generation)
@@ -125,7 +120,8 @@ NVML_NUMBER(nvmlDeviceGetNumFans, unsigned int, device->fan_count)
 static uint32_t index_of(const struct hl_node_device *device) { return (uint32_t)(device - hl_node.devices); }
 
 static unsigned power_mw(const struct hl_node_device *device) {
-    uint64_t range = device->power_limit_mw > device->idle_power_mw ? device->power_limit_mw - device->idle_power_mw : 0;
+    uint64_t range =
+        device->power_limit_mw > device->idle_power_mw ? device->power_limit_mw - device->idle_power_mw : 0;
     return device->idle_power_mw + (unsigned)(range * hl_nvml_busy(index_of(device)) / 100);
 }
 
@@ -146,31 +142,24 @@ NVML_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
 NVML_BODY(nvmlDeviceGetTemperature, (nvmlDevice_t handle, nvmlTemperatureSensors_t sensor, unsigned int *value),
           (handle, sensor, value)) {
     NVML_DEVICE(device, handle);
-    if (!value || sensor != NVML_TEMPERATURE_GPU)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!value || sensor != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
     *value = temperature_c(device);
     return NVML_SUCCESS;
 }
 
 NVML_BODY(nvmlDeviceGetTemperatureV, (nvmlDevice_t handle, nvmlTemperature_t *value), (handle, value)) {
     NVML_DEVICE(device, handle);
-    if (!value)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (value->version != nvmlTemperature_v1)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    if (value->sensorType != NVML_TEMPERATURE_GPU)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!value) return NVML_ERROR_INVALID_ARGUMENT;
+    if (value->version != nvmlTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (value->sensorType != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
     value->temperature = (int)temperature_c(device);
     return NVML_SUCCESS;
 }
 
 static nvmlReturn_t fan_speed(const struct hl_node_device *device, unsigned int fan, unsigned int *value) {
-    if (!value)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (device->fan_count == 0)
-        return NVML_ERROR_NOT_SUPPORTED;
-    if (fan >= device->fan_count)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!value) return NVML_ERROR_INVALID_ARGUMENT;
+    if (device->fan_count == 0) return NVML_ERROR_NOT_SUPPORTED;
+    if (fan >= device->fan_count) return NVML_ERROR_INVALID_ARGUMENT;
     *value = hl_nvml_busy(index_of(device)) * 6 / 10;
     return NVML_SUCCESS;
 }
@@ -180,14 +169,15 @@ NVML_BODY(nvmlDeviceGetFanSpeed, (nvmlDevice_t handle, unsigned int *value), (ha
     return fan_speed(device, 0, value);
 }
 
-NVML_BODY(nvmlDeviceGetFanSpeed_v2, (nvmlDevice_t handle, unsigned int fan, unsigned int *value), (handle, fan, value)) {
+NVML_BODY(nvmlDeviceGetFanSpeed_v2, (nvmlDevice_t handle, unsigned int fan, unsigned int *value),
+          (handle, fan, value)) {
     NVML_DEVICE(device, handle);
     return fan_speed(device, fan, value);
 }
 
-static nvmlReturn_t clock_mhz(const struct hl_node_device *device, nvmlClockType_t type, int highest, unsigned int *value) {
-    if (!value || (unsigned)type >= NVML_CLOCK_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
+static nvmlReturn_t clock_mhz(const struct hl_node_device *device, nvmlClockType_t type, int highest,
+                              unsigned int *value) {
+    if (!value || (unsigned)type >= NVML_CLOCK_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
     if (type == NVML_CLOCK_MEM) {
         *value = device->memory_clock_khz / 1000;
         return NVML_SUCCESS;
@@ -196,12 +186,14 @@ static nvmlReturn_t clock_mhz(const struct hl_node_device *device, nvmlClockType
     return NVML_SUCCESS;
 }
 
-NVML_BODY(nvmlDeviceGetClockInfo, (nvmlDevice_t handle, nvmlClockType_t type, unsigned int *value), (handle, type, value)) {
+NVML_BODY(nvmlDeviceGetClockInfo, (nvmlDevice_t handle, nvmlClockType_t type, unsigned int *value),
+          (handle, type, value)) {
     NVML_DEVICE(device, handle);
     return clock_mhz(device, type, 0, value);
 }
 
-NVML_BODY(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t handle, nvmlClockType_t type, unsigned int *value), (handle, type, value)) {
+NVML_BODY(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t handle, nvmlClockType_t type, unsigned int *value),
+          (handle, type, value)) {
     NVML_DEVICE(device, handle);
     return clock_mhz(device, type, 1, value);
 }
@@ -209,8 +201,7 @@ NVML_BODY(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t handle, nvmlClockType_t type,
 NVML_BODY(nvmlDeviceGetClock, (nvmlDevice_t handle, nvmlClockType_t type, nvmlClockId_t id, unsigned int *value),
           (handle, type, id, value)) {
     NVML_DEVICE(device, handle);
-    if ((unsigned)id >= NVML_CLOCK_ID_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if ((unsigned)id >= NVML_CLOCK_ID_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
     return clock_mhz(device, type, id != NVML_CLOCK_ID_CURRENT, value);
 }
 
@@ -219,12 +210,11 @@ static int has_mig(const struct hl_node_device *device) {
     return device->architecture == NVML_DEVICE_ARCH_AMPERE || device->architecture == NVML_DEVICE_ARCH_HOPPER;
 }
 
-NVML_BODY(nvmlDeviceGetMigMode, (nvmlDevice_t handle, unsigned int *now, unsigned int *pending), (handle, now, pending)) {
+NVML_BODY(nvmlDeviceGetMigMode, (nvmlDevice_t handle, unsigned int *now, unsigned int *pending),
+          (handle, now, pending)) {
     NVML_DEVICE(device, handle);
-    if (!now || !pending)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (!has_mig(device))
-        return NVML_ERROR_NOT_SUPPORTED;
+    if (!now || !pending) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!has_mig(device)) return NVML_ERROR_NOT_SUPPORTED;
     *now = *pending = NVML_DEVICE_MIG_DISABLE;
     return NVML_SUCCESS;
 }
@@ -232,10 +222,10 @@ NVML_BODY(nvmlDeviceGetMigMode, (nvmlDevice_t handle, unsigned int *now, unsigne
 NVML_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_mig(device) ? 7 : 0)
 NVML_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 
-NVML_BODY(nvmlDeviceGetEccMode, (nvmlDevice_t handle, nvmlEnableState_t *now, nvmlEnableState_t *pending), (handle, now, pending)) {
+NVML_BODY(nvmlDeviceGetEccMode, (nvmlDevice_t handle, nvmlEnableState_t *now, nvmlEnableState_t *pending),
+          (handle, now, pending)) {
     NVML_DEVICE(device, handle);
-    if (!now || !pending)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!now || !pending) return NVML_ERROR_INVALID_ARGUMENT;
     *now = *pending = device->ecc ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
     return NVML_SUCCESS;
 }
@@ -246,8 +236,7 @@ NVML_BODY(nvmlDeviceGetTotalEccErrors,
     NVML_DEVICE(device, handle);
     if (!value || (unsigned)type >= NVML_MEMORY_ERROR_TYPE_COUNT || (unsigned)counter >= NVML_ECC_COUNTER_TYPE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (!device->ecc)
-        return NVML_ERROR_NOT_SUPPORTED;
+    if (!device->ecc) return NVML_ERROR_NOT_SUPPORTED;
     *value = 0;
     return NVML_SUCCESS;
 }
@@ -255,8 +244,7 @@ NVML_BODY(nvmlDeviceGetTotalEccErrors,
 NVML_BODY(nvmlDeviceGetPcieThroughput, (nvmlDevice_t handle, nvmlPcieUtilCounter_t counter, unsigned int *value),
           (handle, counter, value)) {
     NVML_DEVICE(device, handle);
-    if (!value || (unsigned)counter >= NVML_PCIE_UTIL_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!value || (unsigned)counter >= NVML_PCIE_UTIL_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
     *value = 0; /* copies are not put on the fake's bus */
     return NVML_SUCCESS;
 }
@@ -264,18 +252,16 @@ NVML_BODY(nvmlDeviceGetPcieThroughput, (nvmlDevice_t handle, nvmlPcieUtilCounter
 NVML_BODY(nvmlDeviceOnSameBoard, (nvmlDevice_t one, nvmlDevice_t two, int *same), (one, two, same)) {
     NVML_DEVICE(first, one);
     NVML_DEVICE(second, two);
-    if (!same)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!same) return NVML_ERROR_INVALID_ARGUMENT;
     *same = first == second;
     return NVML_SUCCESS;
 }
 
 /* No field has a value here; each says so itself, as an old card's would. */
-NVML_BODY(nvmlDeviceGetFieldValues, (nvmlDevice_t handle, int count, nvmlFieldValue_t *values), (handle, count, values)) {
+NVML_BODY(nvmlDeviceGetFieldValues, (nvmlDevice_t handle, int count, nvmlFieldValue_t *values),
+          (handle, count, values)) {
     NVML_DEVICE(device, handle);
-    if (!values || count <= 0)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < count; i++)
-        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    if (!values || count <= 0) return NVML_ERROR_INVALID_ARGUMENT;
+    for (int i = 0; i < count; i++) values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }

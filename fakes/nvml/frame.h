@@ -22,15 +22,14 @@ extern struct nvmlDevice_st hl_nvml_handles[HL_MAX_DEVICES];
 int hl_nvml_ready(void); /* initialised in this process */
 
 /* NVML_BODY(name, (parameters), (arguments)) { body } defines the exported function around the body. */
-#define NVML_FRAME(name, parameters, arguments, ready)                                                                  \
-    static nvmlReturn_t name##_body parameters;                                                                         \
-    __attribute__((visibility("default"))) nvmlReturn_t name parameters {                                               \
-        struct hl_call call;                                                                                            \
-        if (hl_fake_enter(&call, HL_##name))                                                                            \
-            return (nvmlReturn_t)hl_fake_refuse(&call);                                                                 \
-        nvmlReturn_t result = (ready) ? name##_body arguments : NVML_ERROR_UNINITIALIZED;                               \
-        return (nvmlReturn_t)hl_fake_leave(&call, (int32_t)result, 0, 0);                                               \
-    }                                                                                                                   \
+#define NVML_FRAME(name, parameters, arguments, ready)                                                                 \
+    static nvmlReturn_t name##_body parameters;                                                                        \
+    __attribute__((visibility("default"))) nvmlReturn_t name parameters {                                              \
+        struct hl_call call;                                                                                           \
+        if (hl_fake_enter(&call, HL_##name)) return (nvmlReturn_t)hl_fake_refuse(&call);                               \
+        nvmlReturn_t result = (ready) ? name##_body arguments : NVML_ERROR_UNINITIALIZED;                              \
+        return (nvmlReturn_t)hl_fake_leave(&call, (int32_t)result, 0, 0);                                              \
+    }                                                                                                                  \
     static nvmlReturn_t name##_body parameters
 
 #define NVML_BODY(name, parameters, arguments) NVML_FRAME(name, parameters, arguments, hl_nvml_ready())
@@ -50,20 +49,18 @@ static inline struct hl_node_device *hl_nvml_device(nvmlDevice_t handle, nvmlRet
     return device;
 }
 
-#define NVML_DEVICE(device, handle)                                                                                     \
-    nvmlReturn_t device##_result = NVML_SUCCESS;                                                                        \
-    struct hl_node_device *device = hl_nvml_device(handle, &device##_result);                                           \
-    if (!device)                                                                                                        \
-        return device##_result
+#define NVML_DEVICE(device, handle)                                                                                    \
+    nvmlReturn_t device##_result = NVML_SUCCESS;                                                                       \
+    struct hl_node_device *device = hl_nvml_device(handle, &device##_result);                                          \
+    if (!device) return device##_result
 
 /* A number of a device: its own NULL check, one assignment. */
-#define NVML_NUMBER(name, type, expression)                                                                             \
-    NVML_BODY(name, (nvmlDevice_t handle, type *value), (handle, value)) {                                              \
-        NVML_DEVICE(device, handle);                                                                                    \
-        if (!value)                                                                                                     \
-            return NVML_ERROR_INVALID_ARGUMENT;                                                                         \
-        *value = (type)(expression);                                                                                    \
-        return NVML_SUCCESS;                                                                                            \
+#define NVML_NUMBER(name, type, expression)                                                                            \
+    NVML_BODY(name, (nvmlDevice_t handle, type * value), (handle, value)) {                                            \
+        NVML_DEVICE(device, handle);                                                                                   \
+        if (!value) return NVML_ERROR_INVALID_ARGUMENT;                                                                \
+        *value = (type)(expression);                                                                                   \
+        return NVML_SUCCESS;                                                                                           \
     }
 
 /* Copies text of at most `capacity` bytes in the node file. INSUFFICIENT_SIZE leaves the buffer alone. */

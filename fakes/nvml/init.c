@@ -30,13 +30,11 @@ static nvmlReturn_t start(void) {
         if (hl_node_attach(HL_REQUEST_ATTACH_NVML)) {
             result = NVML_ERROR_DRIVER_NOT_LOADED;
         } else {
-            for (uint32_t i = 0; i < HL_MAX_DEVICES; i++)
-                hl_nvml_handles[i].index = i;
+            for (uint32_t i = 0; i < HL_MAX_DEVICES; i++) hl_nvml_handles[i].index = i;
             hl_latency(0, HL_LATENCY_NVML_INIT);
         }
     }
-    if (result == NVML_SUCCESS)
-        __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
+    if (result == NVML_SUCCESS) __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&mutex);
     return result;
 }
@@ -51,10 +49,8 @@ NVML_ALWAYS(nvmlInitWithFlags, (unsigned int flags), (flags)) {
 NVML_ALWAYS(nvmlShutdown, (void), ()) {
     nvmlReturn_t result = NVML_SUCCESS;
     pthread_mutex_lock(&mutex);
-    if (count == 0)
-        result = NVML_ERROR_UNINITIALIZED;
-    else
-        __atomic_sub_fetch(&count, 1, __ATOMIC_RELEASE);
+    if (count == 0) result = NVML_ERROR_UNINITIALIZED;
+    else __atomic_sub_fetch(&count, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&mutex);
     return result;
 }
@@ -68,8 +64,7 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 }
 
 static nvmlReturn_t device_count(unsigned int *value) {
-    if (!value)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!value) return NVML_ERROR_INVALID_ARGUMENT;
     *value = hl_node.header->device_count;
     return NVML_SUCCESS;
 }
@@ -78,10 +73,8 @@ NVML_BODY(nvmlDeviceGetCount, (unsigned int *value), (value)) { return device_co
 NVML_BODY(nvmlDeviceGetCount_v2, (unsigned int *value), (value)) { return device_count(value); }
 
 static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *handle) {
-    if (!handle || index >= hl_node.header->device_count)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (__atomic_load_n(&hl_node.devices[index].lost, __ATOMIC_ACQUIRE))
-        return NVML_ERROR_GPU_IS_LOST;
+    if (!handle || index >= hl_node.header->device_count) return NVML_ERROR_INVALID_ARGUMENT;
+    if (__atomic_load_n(&hl_node.devices[index].lost, __ATOMIC_ACQUIRE)) return NVML_ERROR_GPU_IS_LOST;
     *handle = &hl_nvml_handles[index];
     return NVML_SUCCESS;
 }
@@ -94,20 +87,17 @@ NVML_BODY(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *hand
 }
 
 NVML_BODY(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *handle), (uuid, handle)) {
-    if (!uuid || !handle)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!uuid || !handle) return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
         char text[NVML_DEVICE_UUID_BUFFER_SIZE];
         hl_nvml_uuid_text(&hl_node.devices[i], text);
-        if (strcmp(text, uuid) == 0)
-            return by_index(i, handle);
+        if (strcmp(text, uuid) == 0) return by_index(i, handle);
     }
     return NVML_ERROR_NOT_FOUND;
 }
 
 NVML_BODY(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *handle), (serial, handle)) {
-    if (!serial || !handle)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!serial || !handle) return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; i < hl_node.header->device_count; i++)
         if (strncmp(hl_node.devices[i].serial, serial, sizeof hl_node.devices[i].serial) == 0)
             return by_index(i, handle);
@@ -116,14 +106,12 @@ NVML_BODY(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *handle
 
 /* Four or eight digits of domain, upper or lower case. */
 static nvmlReturn_t by_bus(const char *bus, nvmlDevice_t *handle) {
-    if (!bus || !handle)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!bus || !handle) return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
         char wide[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE], narrow[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
         hl_nvml_bus_text(&hl_node.devices[i], 8, wide, sizeof wide);
         hl_nvml_bus_text(&hl_node.devices[i], 4, narrow, sizeof narrow);
-        if (strcasecmp(wide, bus) == 0 || strcasecmp(narrow, bus) == 0)
-            return by_index(i, handle);
+        if (strcasecmp(wide, bus) == 0 || strcasecmp(narrow, bus) == 0) return by_index(i, handle);
     }
     return NVML_ERROR_NOT_FOUND;
 }

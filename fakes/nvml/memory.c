@@ -9,8 +9,7 @@ static uint64_t free_bytes(const struct hl_node_device *device) {
 
 NVML_BODY(nvmlDeviceGetMemoryInfo, (nvmlDevice_t handle, nvmlMemory_t *memory), (handle, memory)) {
     NVML_DEVICE(device, handle);
-    if (!memory)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
     hl_latency((uint32_t)(device - hl_node.devices), HL_LATENCY_NVML_QUERY);
     memory->total = device->nvml_total_bytes;
     memory->free = free_bytes(device);
@@ -20,8 +19,7 @@ NVML_BODY(nvmlDeviceGetMemoryInfo, (nvmlDevice_t handle, nvmlMemory_t *memory), 
 
 NVML_BODY(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t handle, nvmlMemory_v2_t *memory), (handle, memory)) {
     NVML_DEVICE(device, handle);
-    if (!memory)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_FUNCTION_NOT_FOUND; /* what the real library answers, outputs untouched */
     hl_latency((uint32_t)(device - hl_node.devices), HL_LATENCY_NVML_QUERY);
@@ -34,8 +32,7 @@ NVML_BODY(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t handle, nvmlMemory_v2_t *mem
 
 NVML_BODY(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t handle, nvmlBAR1Memory_t *memory), (handle, memory)) {
     NVML_DEVICE(device, handle);
-    if (!memory)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
     /* Measured once, with one context: what is in use is mapped, and 1.7 MB more. */
     uint64_t mapped = __atomic_load_n(&device->used, __ATOMIC_ACQUIRE) + 1769472;
     memory->bar1Total = device->bar1_bytes;

@@ -20,12 +20,10 @@ static unsigned users(uint32_t index, struct user *out, unsigned room) {
     unsigned found = 0;
     for (uint32_t slot = 0; slot < hl_node.header->process_capacity; slot++) {
         struct hl_node_process *process = &hl_node.processes[slot];
-        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_FREE)
-            continue;
+        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_FREE) continue;
         struct hl_node_process_device *held = &process->device[index];
         uint32_t contexts = __atomic_load_n(&held->context_count, __ATOMIC_ACQUIRE);
-        if (contexts == 0)
-            continue;
+        if (contexts == 0) continue;
         if (found < room) {
             int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra;
             for (int kind = 0; kind < HL_KINDS; kind++)
@@ -42,8 +40,7 @@ static unsigned users(uint32_t index, struct user *out, unsigned room) {
 static nvmlReturn_t negotiate(unsigned found, unsigned *count, const void *infos) {
     unsigned room = *count;
     *count = found;
-    if (room > 0 && !infos)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (room > 0 && !infos) return NVML_ERROR_INVALID_ARGUMENT;
     return room < found ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
@@ -52,16 +49,13 @@ enum { MANY = 1024 };
 /* `stride` 16 writes {pid, bytes}, 24 also the two instance ids: the record of the version the caller was built for. */
 static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *infos, size_t stride) {
     NVML_DEVICE(device, handle);
-    if (!count)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     hl_latency(handle->index, HL_LATENCY_NVML_QUERY);
     struct user list[MANY];
     unsigned found = users(handle->index, list, MANY);
-    if (found > MANY)
-        found = MANY;
+    if (found > MANY) found = MANY;
     nvmlReturn_t result = negotiate(found, count, infos);
-    if (result != NVML_SUCCESS)
-        return result;
+    if (result != NVML_SUCCESS) return result;
     for (unsigned i = 0; i < found; i++) {
         if (stride == sizeof(nvmlProcessInfo_v1_t)) {
             nvmlProcessInfo_v1_t *row = (nvmlProcessInfo_v1_t *)infos + i;
@@ -83,10 +77,11 @@ static nvmlReturn_t empty_list(nvmlDevice_t handle, unsigned *count, const void 
     return count ? negotiate(0, count, infos) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_v2_t) == 24 && sizeof(nvmlProcessInfo_t) == 24,
+_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_v2_t) == 24 &&
+                   sizeof(nvmlProcessInfo_t) == 24,
                "strides of the process lists");
 
-#define LIST(name, type, body)                                                                                          \
+#define LIST(name, type, body)                                                                                         \
     NVML_BODY(name, (nvmlDevice_t handle, unsigned int *count, type *infos), (handle, count, infos)) { return body; }
 
 LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, compute_list(handle, count, infos, sizeof *infos))
@@ -101,27 +96,22 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, empty_list(h
 
 NVML_BODY(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t handle, nvmlProcessDetailList_t *list), (handle, list)) {
     NVML_DEVICE(device, handle);
-    if (!list)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (list->version != nvmlProcessDetailList_v1)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    if (list->mode > NVML_PROCESS_MODE_MPS)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!list) return NVML_ERROR_INVALID_ARGUMENT;
+    if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->mode > NVML_PROCESS_MODE_MPS) return NVML_ERROR_INVALID_ARGUMENT;
     struct user rows[MANY];
     unsigned found = list->mode == NVML_PROCESS_MODE_COMPUTE ? users(handle->index, rows, MANY) : 0;
-    if (found > MANY)
-        found = MANY;
+    if (found > MANY) found = MANY;
     nvmlReturn_t result = negotiate(found, &list->numProcArrayEntries, list->procArray);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
-        list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = rows[i].pid, .usedGpuMemory = rows[i].bytes, .gpuInstanceId = none,
-                                                      .computeInstanceId = none};
+        list->procArray[i] = (nvmlProcessDetail_v1_t){
+            .pid = rows[i].pid, .usedGpuMemory = rows[i].bytes, .gpuInstanceId = none, .computeInstanceId = none};
     return result;
 }
 
 /* A process of the node by what the server saw; any other by /proc, as far as this namespace shows it. */
 NVML_BODY(nvmlSystemGetProcessName, (unsigned int pid, char *name, unsigned int length), (pid, name, length)) {
-    if (!name || length == 0)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!name || length == 0) return NVML_ERROR_INVALID_ARGUMENT;
     char text[256] = "";
     for (uint32_t slot = 0; slot < hl_node.header->process_capacity && !text[0]; slot++) {
         struct hl_node_process *process = &hl_node.processes[slot];
@@ -133,10 +123,8 @@ NVML_BODY(nvmlSystemGetProcessName, (unsigned int pid, char *name, unsigned int 
         snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-        if (fd >= 0)
-            close(fd);
-        if (got <= 0)
-            return NVML_ERROR_NOT_FOUND;
+        if (fd >= 0) close(fd);
+        if (got <= 0) return NVML_ERROR_NOT_FOUND;
         text[got] = 0;
     }
     text[sizeof text - 1] = 0;

@@ -19,7 +19,7 @@ struct span { /* whole samples: number i covers [i * period, (i + 1) * period) o
 };
 
 struct sums {
-    uint64_t total[KEPT];       /* busy ns by sample, counted from span.first */
+    uint64_t total[KEPT]; /* busy ns by sample, counted from span.first */
     unsigned users;
     uint32_t slot[USERS];
     uint64_t busy[KEPT][USERS];
@@ -34,8 +34,7 @@ static uint64_t sample_period(void) {
 static int64_t wall_offset(void) {
     static int64_t offset;
     int64_t known = __atomic_load_n(&offset, __ATOMIC_ACQUIRE);
-    if (known)
-        return known;
+    if (known) return known;
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     int64_t fresh = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)hl_now_ns(), none = 0;
@@ -62,8 +61,7 @@ static struct span visible(unsigned long long last_seen_us) {
 
 static unsigned user_of(struct sums *sums, uint32_t slot) {
     unsigned i = 0;
-    while (i < sums->users && sums->slot[i] != slot)
-        i++;
+    while (i < sums->users && sums->slot[i] != slot) i++;
     if (i == sums->users && i < USERS) {
         sums->slot[i] = slot;
         sums->users++;
@@ -73,7 +71,8 @@ static unsigned user_of(struct sums *sums, uint32_t slot) {
 
 static void add(struct sums *sums, const struct span *span, const struct hl_node_interval *interval) {
     uint64_t start = span->first * span->period, end = start + span->count * span->period;
-    uint64_t from = interval->start_ns > start ? interval->start_ns : start, to = interval->end_ns < end ? interval->end_ns : end;
+    uint64_t from = interval->start_ns > start ? interval->start_ns : start,
+             to = interval->end_ns < end ? interval->end_ns : end;
     /* A slot that was reused since names somebody else: the time stays the device's, nobody's by PID. */
     int known = interval->slot < hl_node.header->process_capacity &&
                 hl_node.processes[interval->slot].start_ns <= interval->start_ns;
@@ -82,8 +81,7 @@ static void add(struct sums *sums, const struct span *span, const struct hl_node
         uint64_t i = (from - start) / span->period, edge = start + (i + 1) * span->period;
         uint64_t part = (to < edge ? to : edge) - from;
         sums->total[i] += part;
-        if (user < USERS)
-            sums->busy[i][user] += part;
+        if (user < USERS) sums->busy[i][user] += part;
         from += part;
     }
 }
@@ -92,25 +90,22 @@ static void add(struct sums *sums, const struct span *span, const struct hl_node
 static void scan(uint32_t index, const struct span *span, struct sums *sums) {
     struct hl_node_device *device = &hl_node.devices[index];
     struct hl_node_interval *ring = hl_node_intervals(index);
-    uint64_t capacity = hl_node.header->interval_capacity, head = __atomic_load_n(&device->interval_head, __ATOMIC_ACQUIRE);
+    uint64_t capacity = hl_node.header->interval_capacity,
+             head = __atomic_load_n(&device->interval_head, __ATOMIC_ACQUIRE);
     uint64_t start = span->first * span->period, oldest = head > capacity ? head - capacity : 0;
     for (uint64_t position = head; position > oldest; position--) {
         struct hl_node_interval *entry = &ring[(position - 1) % capacity];
-        if (__atomic_load_n(&entry->sequence, __ATOMIC_ACQUIRE) != position)
-            continue;
+        if (__atomic_load_n(&entry->sequence, __ATOMIC_ACQUIRE) != position) continue;
         struct hl_node_interval copy = {.start_ns = __atomic_load_n(&entry->start_ns, __ATOMIC_RELAXED),
                                         .end_ns = __atomic_load_n(&entry->end_ns, __ATOMIC_RELAXED),
                                         .slot = __atomic_load_n(&entry->slot, __ATOMIC_RELAXED)};
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        if (__atomic_load_n(&entry->sequence, __ATOMIC_RELAXED) != position)
-            continue;
-        if (copy.end_ns + slack_ns < start)
-            break;
+        if (__atomic_load_n(&entry->sequence, __ATOMIC_RELAXED) != position) continue;
+        if (copy.end_ns + slack_ns < start) break;
         add(sums, span, &copy);
     }
     for (uint64_t i = 0; i < span->count; i++)
-        if (sums->total[i] > span->period)
-            sums->total[i] = span->period;
+        if (sums->total[i] > span->period) sums->total[i] = span->period;
 }
 
 static uint64_t mix(uint64_t x) { /* a well-mixed 64-bit number of x */
@@ -123,14 +118,11 @@ static uint64_t mix(uint64_t x) { /* a well-mixed 64-bit number of x */
 /* Who gets sample i: users' index, USERS for nobody known. */
 static unsigned winner(const struct sums *sums, uint32_t index, const struct span *span, uint64_t i) {
     uint64_t known = 0;
-    for (unsigned user = 0; user < sums->users; user++)
-        known += sums->busy[i][user];
-    if (known == 0)
-        return USERS;
+    for (unsigned user = 0; user < sums->users; user++) known += sums->busy[i][user];
+    if (known == 0) return USERS;
     uint64_t draw = mix((span->first + i) * HL_MAX_DEVICES + index) % known;
     for (unsigned user = 0; user < sums->users; user++) {
-        if (draw < sums->busy[i][user])
-            return user;
+        if (draw < sums->busy[i][user]) return user;
         draw -= sums->busy[i][user];
     }
     return USERS;
@@ -148,19 +140,17 @@ static int loads(uint32_t index, unsigned long long last_seen, struct load *out,
     struct sums *sums = calloc(1, sizeof *sums);
     uint64_t credit[USERS] = {0};
     *found = 0;
-    if (!sums)
-        return -1;
+    if (!sums) return -1;
     scan(index, &span, sums);
     for (uint64_t i = 0; i < span.count; i++) {
         unsigned user = winner(sums, index, &span, i);
-        if (user < USERS)
-            credit[user] += sums->total[i];
+        if (user < USERS) credit[user] += sums->total[i];
     }
     for (unsigned user = 0; user < sums->users && *found < room; user++) {
         unsigned percent = (unsigned)((credit[user] * 100 + span.count * span.period / 2) / (span.count * span.period));
-        if (percent == 0)
-            continue;
-        out[*found] = (struct load){hl_node.processes[sums->slot[user]].host_pid, percent, stamp_us(&span, span.count - 1)};
+        if (percent == 0) continue;
+        out[*found] =
+            (struct load){hl_node.processes[sums->slot[user]].host_pid, percent, stamp_us(&span, span.count - 1)};
         ++*found;
     }
     free(sums);
@@ -170,8 +160,7 @@ static int loads(uint32_t index, unsigned long long last_seen, struct load *out,
 unsigned hl_nvml_busy(uint32_t index) {
     struct span span = visible(0);
     struct sums *sums = span.count ? calloc(1, sizeof *sums) : NULL;
-    if (!sums)
-        return 0;
+    if (!sums) return 0;
     span.first += span.count - 1;
     span.count = 1;
     scan(index, &span, sums);
@@ -183,11 +172,11 @@ unsigned hl_nvml_busy(uint32_t index) {
 enum { QUERY_FACTOR_PPM = 66500000 }; /* this query takes 1.33 ms where the others take 20 us */
 
 NVML_BODY(nvmlDeviceGetProcessUtilization,
-          (nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long last_seen),
+          (nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
+           unsigned long long last_seen),
           (handle, samples, count, last_seen)) {
     NVML_DEVICE(device, handle);
-    if (!count)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     if (!samples || *count < KEPT) { /* room for all that are kept is asked for, however few there are */
         *count = KEPT;
         return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -195,22 +184,20 @@ NVML_BODY(nvmlDeviceGetProcessUtilization,
     hl_latency_units(handle->index, HL_LATENCY_NVML_QUERY, QUERY_FACTOR_PPM);
     struct load list[KEPT];
     unsigned found;
-    if (loads(handle->index, last_seen, list, KEPT, &found))
-        return NVML_ERROR_MEMORY;
-    if (found == 0)
-        return NVML_ERROR_NOT_FOUND;
+    if (loads(handle->index, last_seen, list, KEPT, &found)) return NVML_ERROR_MEMORY;
+    if (found == 0) return NVML_ERROR_NOT_FOUND;
     for (unsigned i = 0; i < found; i++)
-        samples[i] = (nvmlProcessUtilizationSample_t){.pid = list[i].pid, .timeStamp = list[i].stamp, .smUtil = list[i].percent};
+        samples[i] =
+            (nvmlProcessUtilizationSample_t){.pid = list[i].pid, .timeStamp = list[i].stamp, .smUtil = list[i].percent};
     *count = found;
     return NVML_SUCCESS;
 }
 
-NVML_BODY(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t *info), (handle, info)) {
+NVML_BODY(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t *info),
+          (handle, info)) {
     NVML_DEVICE(device, handle);
-    if (!info)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (info->version != nvmlProcessesUtilizationInfo_v1)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
+    if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (!info->procUtilArray || info->processSamplesCount < KEPT) {
         info->processSamplesCount = KEPT;
         return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -218,21 +205,18 @@ NVML_BODY(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t handle, nvmlProce
     hl_latency_units(handle->index, HL_LATENCY_NVML_QUERY, QUERY_FACTOR_PPM);
     struct load list[KEPT];
     unsigned found;
-    if (loads(handle->index, info->lastSeenTimeStamp, list, KEPT, &found))
-        return NVML_ERROR_MEMORY;
-    if (found == 0)
-        return NVML_ERROR_NOT_FOUND;
+    if (loads(handle->index, info->lastSeenTimeStamp, list, KEPT, &found)) return NVML_ERROR_MEMORY;
+    if (found == 0) return NVML_ERROR_NOT_FOUND;
     for (unsigned i = 0; i < found; i++)
-        info->procUtilArray[i] =
-            (nvmlProcessUtilizationInfo_v1_t){.pid = list[i].pid, .timeStamp = list[i].stamp, .smUtil = list[i].percent};
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .pid = list[i].pid, .timeStamp = list[i].stamp, .smUtil = list[i].percent};
     info->processSamplesCount = found;
     return NVML_SUCCESS;
 }
 
 NVML_BODY(nvmlDeviceGetUtilizationRates, (nvmlDevice_t handle, nvmlUtilization_t *rates), (handle, rates)) {
     NVML_DEVICE(device, handle);
-    if (!rates)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!rates) return NVML_ERROR_INVALID_ARGUMENT;
     hl_latency(handle->index, HL_LATENCY_NVML_QUERY);
     rates->gpu = hl_nvml_busy(handle->index);
     rates->memory = 0; /* kernels of the fake move no bytes */
@@ -242,16 +226,15 @@ NVML_BODY(nvmlDeviceGetUtilizationRates, (nvmlDevice_t handle, nvmlUtilization_t
 /* Encoders and decoders are never busy; they are sampled as often as the rest. */
 static nvmlReturn_t idle_engine(nvmlDevice_t handle, unsigned *percent, unsigned *period_us) {
     NVML_DEVICE(device, handle);
-    if (!percent || !period_us)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!percent || !period_us) return NVML_ERROR_INVALID_ARGUMENT;
     *percent = 0;
     *period_us = (unsigned)(sample_period() / 1000);
     return NVML_SUCCESS;
 }
 
-#define ENGINE(name)                                                                                                    \
-    NVML_BODY(name, (nvmlDevice_t handle, unsigned int *percent, unsigned int *period), (handle, percent, period)) {    \
-        return idle_engine(handle, percent, period);                                                                    \
+#define ENGINE(name)                                                                                                   \
+    NVML_BODY(name, (nvmlDevice_t handle, unsigned int *percent, unsigned int *period), (handle, percent, period)) {   \
+        return idle_engine(handle, percent, period);                                                                   \
     }
 ENGINE(nvmlDeviceGetEncoderUtilization)
 ENGINE(nvmlDeviceGetDecoderUtilization)
@@ -263,8 +246,7 @@ NVML_BODY(nvmlDeviceGetSamples,
            unsigned int *count, nvmlSample_t *samples),
           (handle, type, last_seen, value_type, count, samples)) {
     NVML_DEVICE(device, handle);
-    if (!value_type || !count || (unsigned)type >= NVML_SAMPLINGTYPE_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!value_type || !count || (unsigned)type >= NVML_SAMPLINGTYPE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
     if (type != NVML_GPU_UTILIZATION_SAMPLES && type != NVML_MEMORY_UTILIZATION_SAMPLES)
         return NVML_ERROR_NOT_SUPPORTED;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
@@ -272,14 +254,11 @@ NVML_BODY(nvmlDeviceGetSamples,
         *count = KEPT;
         return NVML_SUCCESS;
     }
-    if (*count < KEPT)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (*count < KEPT) return NVML_ERROR_INSUFFICIENT_SIZE;
     struct span span = visible(last_seen);
-    if (span.count == 0)
-        return NVML_ERROR_NOT_FOUND;
+    if (span.count == 0) return NVML_ERROR_NOT_FOUND;
     struct sums *sums = calloc(1, sizeof *sums);
-    if (!sums)
-        return NVML_ERROR_MEMORY;
+    if (!sums) return NVML_ERROR_MEMORY;
     scan(handle->index, &span, sums);
     for (uint64_t i = 0; i < span.count; i++) {
         samples[i].timeStamp = stamp_us(&span, i);

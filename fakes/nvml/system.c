@@ -10,8 +10,7 @@ NVML_BODY(nvmlSystemGetNVMLVersion, (char *version, unsigned int length), (versi
 }
 
 static nvmlReturn_t cuda_version(int *version) {
-    if (!version)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!version) return NVML_ERROR_INVALID_ARGUMENT;
     *version = hl_node.header->driver_version;
     return NVML_SUCCESS;
 }
@@ -20,8 +19,7 @@ NVML_BODY(nvmlSystemGetCudaDriverVersion, (int *version), (version)) { return cu
 NVML_BODY(nvmlSystemGetCudaDriverVersion_v2, (int *version), (version)) { return cuda_version(version); }
 
 NVML_BODY(nvmlUnitGetCount, (unsigned int *count), (count)) {
-    if (!count)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     *count = 0;
     return NVML_SUCCESS;
 }

@@ -37,7 +37,7 @@ class DeviceState:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerState:
-    """One container. ``used``, ``peak`` and ``limit`` are bytes by device ordinal; limit 0 = none."""
+    """One container. ``used``, ``peak`` and ``limit`` are bytes by device of the node; limit 0 = none."""
 
     index: int
     name: str
@@ -48,7 +48,7 @@ class ContainerState:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessState:
-    """One process slot in use. ``bytes`` is by device ordinal, then by memory kind."""
+    """One process slot in use. ``bytes`` is by device of the node, then by memory kind."""
 
     slot: int
     generation: int
@@ -142,12 +142,13 @@ def _device(file: NodeFile, index: int, now_ns: int | None) -> DeviceState:
 
 def _container(file: NodeFile, index: int) -> ContainerState:
     record = file.containers[index].copy()
+    devices = len(file.devices)
     return ContainerState(
         index=index,
         name=_text(record["name"]),
-        used=_integers(record["used"]),
-        peak=_integers(record["peak"]),
-        limit=_integers(record["limit"]),
+        used=_integers(record["used"][:devices]),
+        peak=_integers(record["peak"][:devices]),
+        limit=_integers(record["limit"][:devices]),
     )
 
 
@@ -157,7 +158,7 @@ def _processes(file: NodeFile) -> list[ProcessState]:
     found = []
     for slot in file.processes["state"].nonzero()[0]:
         record = file.processes[slot].copy()
-        devices = record["device"]
+        devices = record["device"][: len(file.devices)]
         found.append(
             ProcessState(
                 slot=int(slot),

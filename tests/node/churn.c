@@ -29,7 +29,6 @@ void churn(void *base, uint32_t slot, uint32_t devices, uint64_t seed) {
         held[i].device = (uint32_t)(next(&state) % devices);
         held[i].kind = (uint32_t)(next(&state) % KINDS);
         held[i].bytes = (next(&state) % 64 + 1) << 21;
-        if (hl_accounts_take(base, slot, held[i].device, held[i].kind, held[i].bytes, 0))
-            held[i].bytes = 0;
+        if (hl_accounts_take(base, slot, held[i].device, held[i].kind, held[i].bytes, 0)) held[i].bytes = 0;
     }
 }
