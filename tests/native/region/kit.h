@@ -4,6 +4,7 @@
 #include "ledger.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,6 +82,17 @@ static inline uint64_t kit_random(uint64_t *state) { /* xorshift: the same on ev
     *state ^= *state >> 7;
     *state ^= *state << 17;
     return *state;
+}
+
+/* Words in shared memory that only grow: kit_reach waits until one is at least value. */
+static inline void kit_count(uint32_t *word) {
+    __atomic_fetch_add(word, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static inline void kit_reach(uint32_t *word, uint32_t value) {
+    for (uint32_t now; (now = __atomic_load_n(word, __ATOMIC_ACQUIRE)) < value;)
+        syscall(SYS_futex, word, FUTEX_WAIT, now, NULL, NULL, 0);
 }
 
 /* In a new PID namespace the child of the caller is its process 1. 0, or the errno that forbids it. */
