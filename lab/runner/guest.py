@@ -60,6 +60,18 @@ def library_problem(path: Path) -> str:
     return ""
 
 
+def check_natives() -> None:
+    """GuestError when the natives were built from other sources than those imported now (an edited clone)."""
+    from lab.codegen import fingerprint
+
+    try:
+        stale = fingerprint.difference(native.build_info())
+    except (OSError, ValueError) as error:
+        raise GuestError(str(error)) from None
+    if stale:
+        raise GuestError(f"natives were built from other {stale}; rebuild with: {native.REBUILD}")
+
+
 def parse_size(text: str) -> int:
     """Bytes of a size such as ``4GiB``, ``4096m`` or ``1073741824``. GuestError when it is none."""
     found = _SIZE.fullmatch(text.strip())
