@@ -21,19 +21,21 @@ extern struct nvmlDevice_st hl_nvml_handles[HL_MAX_DEVICES];
 
 int hl_nvml_ready(void); /* initialised in this process */
 
-/* NVML_BODY(name, (parameters), (arguments)) { body } defines the exported function around the body. */
-#define NVML_FRAME(name, parameters, arguments, ready)                                                                 \
+/* NVML_BODY(name, (parameters), (arguments)) { body } defines the exported function around the body. `first` is what must
+ * happen before the call is counted, `ready` whether the body may run. */
+#define NVML_FRAME(name, parameters, arguments, first, ready)                                                          \
     static nvmlReturn_t name##_body parameters;                                                                        \
     __attribute__((visibility("default"))) nvmlReturn_t name parameters {                                              \
         struct hl_call call;                                                                                           \
+        first;                                                                                                         \
         if (hl_fake_enter(&call, HL_##name)) return (nvmlReturn_t)hl_fake_refuse(&call);                               \
         nvmlReturn_t result = (ready) ? name##_body arguments : NVML_ERROR_UNINITIALIZED;                              \
         return (nvmlReturn_t)hl_fake_leave(&call, (int32_t)result, 0, 0);                                              \
     }                                                                                                                  \
     static nvmlReturn_t name##_body parameters
 
-#define NVML_BODY(name, parameters, arguments) NVML_FRAME(name, parameters, arguments, hl_nvml_ready())
-#define NVML_ALWAYS(name, parameters, arguments) NVML_FRAME(name, parameters, arguments, 1)
+#define NVML_BODY(name, parameters, arguments) NVML_FRAME(name, parameters, arguments, (void)0, hl_nvml_ready())
+#define NVML_ALWAYS(name, parameters, arguments) NVML_FRAME(name, parameters, arguments, (void)0, 1)
 
 /* The device of a handle; *result says why there is none. */
 static inline struct hl_node_device *hl_nvml_device(nvmlDevice_t handle, nvmlReturn_t *result) {

@@ -22,26 +22,29 @@ static void forked(int was_attached) {
 
 int hl_nvml_ready(void) { return __atomic_load_n(&count, __ATOMIC_ACQUIRE) > 0; }
 
-static nvmlReturn_t start(void) {
-    nvmlReturn_t result = NVML_SUCCESS;
-    pthread_mutex_lock(&mutex);
-    if (count == 0) {
-        hl_node_on_fork(forked);
-        if (hl_node_attach(HL_REQUEST_ATTACH_NVML)) {
-            result = NVML_ERROR_DRIVER_NOT_LOADED;
-        } else {
-            for (uint32_t i = 0; i < HL_MAX_DEVICES; i++) hl_nvml_handles[i].index = i;
-            hl_latency(0, HL_LATENCY_NVML_INIT);
-        }
-    }
-    if (result == NVML_SUCCESS) __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&mutex);
-    return result;
+/* Before the call is counted, so that faults planned for a process's first call are known when it comes. */
+static void attach(void) {
+    hl_node_on_fork(forked);
+    (void)hl_node_attach(HL_REQUEST_ATTACH_NVML);
 }
 
-NVML_ALWAYS(nvmlInit, (void), ()) { return start(); }
-NVML_ALWAYS(nvmlInit_v2, (void), ()) { return start(); }
-NVML_ALWAYS(nvmlInitWithFlags, (unsigned int flags), (flags)) {
+static nvmlReturn_t start(void) {
+    if (!hl_node_attached()) return NVML_ERROR_DRIVER_NOT_LOADED;
+    pthread_mutex_lock(&mutex);
+    if (count == 0) {
+        for (uint32_t i = 0; i < HL_MAX_DEVICES; i++) hl_nvml_handles[i].index = i;
+        hl_latency(0, HL_LATENCY_NVML_INIT);
+    }
+    __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mutex);
+    return NVML_SUCCESS;
+}
+
+#define INIT(name, parameters, arguments)                                                                              \
+    NVML_FRAME(name, parameters, arguments, attach(), 1) { return start(); }
+INIT(nvmlInit, (void), ())
+INIT(nvmlInit_v2, (void), ())
+NVML_FRAME(nvmlInitWithFlags, (unsigned int flags), (flags), attach(), 1) {
     (void)flags; /* no-GPU and no-attach modes make no difference to a node that has GPUs */
     return start();
 }

@@ -275,6 +275,15 @@ def lost() -> Any:
     return seen
 
 
+def inits(times: str) -> Any:
+    return [call("nvmlInit_v2") for _ in range(int(times))]
+
+
+def counts(times: str) -> Any:
+    call("nvmlInit_v2")
+    return [number("nvmlDeviceGetCount_v2") for _ in range(int(times))]
+
+
 def bad_handle() -> Any:
     call("nvmlInit_v2")
     return call("nvmlDeviceGetMemoryInfo", PTR(0x10), ctypes.byref(filled(24)))
