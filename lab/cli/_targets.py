@@ -14,13 +14,14 @@ class TargetError(ValueError):
     """An argument that means nothing; one line."""
 
 
-def resolve(arguments: Sequence[str]) -> list[Path]:
-    """The scenario files that the arguments mean, in order, each once."""
-    found: dict[Path, None] = {}
+def resolve(arguments: Sequence[str]) -> dict[Path, Path | None]:
+    """The scenario files that the arguments mean, in order, each once; and the run directory that each would repeat."""
+    found: dict[Path, Path | None] = {}
     for argument in arguments:
+        before = Path(argument) if (Path(argument) / "run.json").exists() else None
         for path in _one(argument):
-            found.setdefault(path)
-    return list(found)
+            found.setdefault(path, before)
+    return found
 
 
 def _one(argument: str) -> Iterator[Path]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lab.cli import _natives
+
 if TYPE_CHECKING:
     from lab.report.model import RunReport
     from lab.scenario.load import Overrides
     from lab.scenario.model import Scenario
 
 DEFAULT_OUT = "runs"
-NAMED_ON_LINE = "on the command line"
 
 
 @click.command()
@@ -65,11 +66,14 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
         raise click.UsageError("--on sim: the virtual-time simulator is not part of this version; use --on fake")
     from lab.cli._targets import resolve
 
-    scenarios = _load(resolve(targets), _overrides(options), options["repeat"])
-    made = list(_make(scenarios, options))
-    reports = [one.report for one in made if one.report is not None]
-    errors = [one.error for one in made if one.error]
-    return _finish(reports, errors, options)
+    plans = _load(resolve(targets), _overrides(options), options["repeat"])
+    _natives.require()
+    made = list(_make([plan.scenario for plan in plans], options))
+    reports: list[RunReport] = []
+    for plan, one in zip(plans, made, strict=True):
+        if one.report is not None:
+            reports.append(_repeated(one.report, plan.before))
+    return _finish(reports, [one.error for one in made if one.error], options)
 
 
 def _overrides(options: dict[str, Any]) -> Overrides:
@@ -105,21 +109,38 @@ def _file_first(value: str | None) -> str | None:
     return f"{Path(file).absolute()}{colon}{rest}" if Path(file).is_file() else value
 
 
-def _load(files: Sequence[Path], overrides: Overrides, repeat: int) -> list[Scenario]:
+@dataclass(frozen=True)
+class _Plan:
+    """A run to make, and the run directory that it repeats."""
+
+    scenario: Scenario
+    before: Path | None
+
+
+def _load(files: Mapping[Path, Path | None], overrides: Overrides, repeat: int) -> list[_Plan]:
     from lab.scenario.load import ScenarioError, load
 
-    found: list[Scenario] = []
+    found: list[_Plan] = []
     problems: list[Any] = []
-    for file in files:
+    for file, before in files.items():
         try:
-            found += load(file, overrides=overrides)
+            found += [_Plan(scenario, before) for scenario in load(file, overrides=overrides)]
         except ScenarioError as error:
             problems += error.problems
     if problems:
         raise ScenarioError(problems)
     if repeat == 1:
         return found
-    return [_again(scenario, number) for scenario in found for number in range(repeat)]
+    return [_Plan(_again(plan.scenario, number), plan.before) for plan in found for number in range(repeat)]
+
+
+def _repeated(report: RunReport, before: Path | None) -> RunReport:
+    """Says beside the report of a repetition what it did otherwise."""
+    if before is None or report.directory is None:
+        return report
+    from lab.report.replay import differences
+
+    return replace(report, repeats=before, differences=differences(before, report.directory))
 
 
 def _again(scenario: Scenario, number: int) -> Scenario:
@@ -240,4 +261,8 @@ def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[s
             terminal.summary(console, reports)
     for error in errors:
         click.echo(f"hooklab: {error}", err=True)
-    return 2 if errors else exit_code([report.status for report in reports], allow_unknown=options["allow_unknown"])
+    if errors:
+        return 2
+    if any(report.differences for report in reports):
+        return 1
+    return exit_code([report.status for report in reports], allow_unknown=options["allow_unknown"])

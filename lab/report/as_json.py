@@ -73,6 +73,8 @@ def run(report: RunReport) -> dict[str, Any]:
         "not_executed": report.not_executed,
         "history": {"records": report.records, "dropped": report.dropped, "uncommitted": report.uncommitted},
         "notes": list(report.notes),
+        "repeats": str(report.repeats) if report.repeats is not None else None,
+        "differences": list(report.differences),
     }
 
 

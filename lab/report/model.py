@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,9 @@ class RunReport:
     dropped: int = 0
     uncommitted: int = 0
     duration_ns: int | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    repeats: Path | None = None  # the run directory that this one repeats
+    differences: tuple[str, ...] = ()  # what it did otherwise
 
     @property
     def id(self) -> str:

@@ -24,6 +24,12 @@ def show(console: Console, report: RunReport, *, full: bool) -> None:
         f"[{COLOURS[report.status]}]{report.status}[/]  {escape(report.id)}{took}  [dim]{escape(report.evidence)}[/]",
         soft_wrap=True,
     )
+    if report.repeats is not None:
+        same = "the same verdicts and fault positions"
+        said = f"[red]{len(report.differences)} differences[/]" if report.differences else f"[green]{same}[/]"
+        console.print(f"repeats {escape(str(report.repeats))}: {said}", soft_wrap=True)
+        for line in report.differences:
+            console.print(f"    {escape(line)}", soft_wrap=True)
     if report.status == VALID and not full:
         return
     console.print(_verdicts(report.verdicts))
