@@ -315,7 +315,11 @@ class _Run:
                 scratch=self.scratch,
                 label=label,
                 enter=container.enter_arguments(),
-                cwd=process.cwd or (None if process.run else str(self.directory.path)),
+                cwd=os.path.abspath(process.cwd)
+                if process.cwd
+                else os.getcwd()
+                if process.run
+                else str(self.directory.path),
                 control=played,
                 hold=together and not played,
                 stdout=stdout,

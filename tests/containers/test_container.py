@@ -152,6 +152,13 @@ def test_loader_finds_the_fake_driver_without_variables(look: Look, native: Path
     assert first.endswith(str(native / "fake" / "libcuda.so.1"))
 
 
+def test_working_directory(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    seen = look({"a": {"processes": [shell("ours", "pwd"), shell("said", "pwd", cwd="other")]}})
+    assert seen == {"ours": f"{tmp_path}\n", "said": f"{tmp_path}/other\n"}
+
+
 def test_shared_region(look: Look) -> None:
     seen = look(
         {
