@@ -94,9 +94,10 @@ def nest() -> Iterator[Nest]:
 
 
 @pytest.fixture(scope="session")
-def churn(compile_c: Callable[..., Path], root: Path) -> Path:
+def churn(compile_c: Callable[..., Path], native: Path) -> Path:
     """A library with an endless loop over the accounts."""
-    return compile_c(Path(__file__).with_name("churn.c"), "-shared", "-fPIC", extra=[root / "shim/common/accounts.c"])
+    flags = ("-shared", "-fPIC", f"-Wl,-rpath,{native}")
+    return compile_c(Path(__file__).with_name("churn.c"), *flags, extra=[native / "libhooklab-region.so"])
 
 
 @pytest.fixture
