@@ -1,0 +1,112 @@
+"""GPU profiles hold together, say where every number comes from, and end up in the node file unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+
+import pytest
+
+from lab.node.server import NodeServer
+from lab.spec.profile import (
+    EVIDENCE,
+    LATENCIES,
+    ProfileError,
+    device_uuid,
+    load_driver,
+    load_profile,
+    parse_profile,
+    profile_names,
+    uuid_text,
+)
+
+NAMES = ("a100-40g", "a100-80g", "h100-80g", "h200-141g", "rtx4090-24g", "t4-16g")
+
+
+def source(name: str) -> str:
+    return (resources.files("lab.spec") / "profiles" / f"{name}.toml").read_text()
+
+
+def test_the_shipped_profiles() -> None:
+    assert tuple(profile_names()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_holds_together(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.profile == name
+    assert all(constant.evidence in EVIDENCE and constant.source for constant in profile.constants.values())
+    assert profile.cuda_total_bytes + profile.nvml_reserved_bytes == profile.nvml_total_bytes
+    assert profile.number("compute.sm_count") * profile.number("compute.cores_per_sm") > 0
+    assert set(profile.latencies) == set(LATENCIES)
+    assert profile.number("compute.idle_clock_khz") < profile.number("compute.clock_khz")
+
+
+def test_only_the_measured_card_claims_measurements() -> None:
+    """One real card was measured: no other profile may say so."""
+    for name in NAMES:
+        measured = {key for key, value in load_profile(name).constants.items() if value.evidence == "measured"}
+        assert bool(measured) == (name == "h200-141g")
+
+
+def test_measured_values() -> None:
+    profile = load_profile("h200-141g")
+    assert (profile.cuda_total_bytes, profile.nvml_total_bytes) == (150109880320, 150754820096)
+    assert profile.context_bytes == 150109880320 - 149557477376
+    assert profile.context_bytes + profile.number("memory.nvml_context_extra") == 518 << 20
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("sm_count = ", "sm_number = ", "p.toml: missing key compute.sm_count"),
+        ("[bus]", "[bus]\nspeed = 1", "p.toml: unknown key bus.speed"),
+        ("[bus]", "[tram]", "p.toml: unknown key 'tram'"),
+        ("value = 40, evidence", "value = 40.5, evidence", "compute.sm_count: value must be int, is 40.5"),
+        ("value = 40, evidence", "value = true, evidence", "compute.sm_count: value must be int, is True"),
+        ('value = 40, evidence = "public"', 'value = 40, evidence = "hearsay"', "evidence 'hearsay' is none of"),
+        ('value = 40, evidence = "public"', "value = 40", "must be {value, evidence, source}"),
+        ("value = 15_637_086_208", "value = 25_637_086_208", "not above memory.nvml_total_bytes"),
+        ("[bus]", "[bus", "p.toml: not TOML:"),
+    ],
+)
+def test_a_broken_profile_is_named(old: str, new: str, message: str) -> None:
+    text = source("t4-16g")
+    assert old in text
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(text.replace(old, new, 1), source="p.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a100", "../drivers", ""])
+def test_an_unknown_profile_names_the_known(name: str) -> None:
+    with pytest.raises(ProfileError, match="known: a100-40g, a100-80g"):
+        load_profile(name)
+
+
+def test_drivers() -> None:
+    assert (load_driver("580").cuda, load_driver("580").driver) == (13000, "580.159.04")
+    assert load_driver("550").cuda < load_driver("570").cuda
+    with pytest.raises(ProfileError, match="no driver generation '999'; known: 535"):
+        load_driver("999")
+
+
+def test_uuids_are_the_same_everywhere() -> None:
+    assert uuid_text(device_uuid(0, 0)) == "GPU-ae262923-2cc2-4ee1-b3a1-7fa0464660e2"
+    assert len({device_uuid(seed, index) for seed in range(20) for index in range(16)}) == 320
+
+
+def test_the_node_file_carries_the_profile(make_node: Callable[..., NodeServer]) -> None:
+    node = make_node(gpus=["t4-16g", "h200-141g"], latencies="profile", time_scale=0.5, driver="550", seed=3)
+    header = node.file.header
+    assert (int(header["driver_version"]), int(header["time_scale_ppm"])) == (12040, 500_000)
+    for record, name in zip(node.file.devices, ("t4-16g", "h200-141g"), strict=True):
+        profile = load_profile(name)
+        assert record["name"].decode() == profile.name
+        assert record["total_bytes"] == profile.cuda_total_bytes
+        assert record["context_bytes"] == profile.context_bytes
+        assert record["nvml_context_extra"] == profile.number("memory.nvml_context_extra")
+        assert record["latency_ns"][: len(LATENCIES)].tolist() == list(profile.latencies.values())
+        assert record["sm_count"] == profile.number("compute.sm_count")
+    assert make_node(context_bytes=7 << 20).file.devices[0]["context_bytes"] == 7 << 20
