@@ -42,7 +42,32 @@ VALUES = {  # op -> names of the values a, b, c that its STEP_END record carries
     "lookup": ("found", "pointer", "status"),
     "random": ("operations", "wrong", "refused"),
 }
-SHORT = {"alloc": "bytes", "free": "what", "barrier": "name", "fork": "steps", "parallel": "threads", "view": "api"}
+SHORT = {  # op or check -> the key that a bare value stands for: `free: x` is `free: {what: x}`
+    "init": "flags",
+    "context": "op",
+    "sync": "device",
+    "alloc": "bytes",
+    "free": "what",
+    "memset": "what",
+    "write": "what",
+    "read": "what",
+    "copy": "from",
+    "module": "op",
+    "launch": "kernel",
+    "view": "api",
+    "lookup": "name",
+    "random": "operations",
+    "barrier": "name",
+    "fork": "steps",
+    "exec": "steps",
+    "parallel": "threads",
+    "signal": "signal",
+    "exit": "code",
+    "never_above": "memory",
+    "ledger_empty": "at",
+    "not_executed": "count",
+    "faults_fired": "count",
+}
 
 
 @dataclass(frozen=True)
@@ -117,7 +142,7 @@ def _walk(steps: object, path: Path) -> Iterator[_Step]:
         if len(step) != 1:
             continue
         op, body = next(iter(step.items()))
-        arguments = body if isinstance(body, dict) else {} if body is None else {SHORT.get(op, "what"): body}
+        arguments = body if isinstance(body, dict) else {} if body is None else {SHORT.get(op, op): body}
         label = arguments.get("as")
         yield _Step(str(op), arguments, (*path, index, op), label if isinstance(label, str) else str(op))
         if op in NESTED:

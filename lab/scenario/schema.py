@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from lab.scenario import units, vocabulary
+from lab.scenario.crosscheck import SHORT
 
 
 def _one_of(what: str, known: Callable[[], Iterable[str]]) -> Callable[[object], object]:
@@ -59,8 +60,9 @@ def _exit_status(value: object) -> object:
     return value
 
 
-def _short(key: str) -> BeforeValidator:
-    """A scalar stands for a mapping with this one key; an empty value for an empty mapping."""
+def _short(name: str) -> BeforeValidator:
+    """A scalar stands for a mapping with the one key of SHORT; an empty value for an empty mapping."""
+    key = SHORT[name]
 
     def expand(value: object) -> object:
         if value is None:
@@ -338,26 +340,26 @@ class Exit(StepForm):
 class StepItemForm(Form):
     """One step: a mapping with exactly one of these keys. A bare word (`init`, `sync`, `view`) takes the defaults."""
 
-    init: Annotated[Init | None, _short("flags")] = None
-    context: Annotated[Context | None, _short("op")] = None
-    sync: Annotated[Sync | None, _short("device")] = None
-    alloc: Annotated[Alloc | None, _short("bytes")] = None
-    free: Annotated[Free | None, _short("what")] = None
-    memset: Annotated[Memset | None, _short("what")] = None
-    write: Annotated[Write | None, _short("what")] = None
-    read: Annotated[Read | None, _short("what")] = None
-    copy_: Annotated[Copy | None, _short("from")] = Field(default=None, alias="copy")
-    module: Annotated[Module | None, _short("op")] = None
-    launch: Annotated[Launch | None, _short("kernel")] = None
-    view: Annotated[View | None, _short("api")] = None
-    lookup: Annotated[Lookup | None, _short("name")] = None
-    random: Annotated[Random | None, _short("operations")] = None
-    barrier: Annotated[Barrier | None, _short("name")] = None
-    fork: Annotated[Fork | None, _short("steps")] = None
-    exec: Annotated[Exec | None, _short("steps")] = None
-    parallel: Annotated[Parallel | None, _short("threads")] = None
+    init: Annotated[Init | None, _short("init")] = None
+    context: Annotated[Context | None, _short("context")] = None
+    sync: Annotated[Sync | None, _short("sync")] = None
+    alloc: Annotated[Alloc | None, _short("alloc")] = None
+    free: Annotated[Free | None, _short("free")] = None
+    memset: Annotated[Memset | None, _short("memset")] = None
+    write: Annotated[Write | None, _short("write")] = None
+    read: Annotated[Read | None, _short("read")] = None
+    copy_: Annotated[Copy | None, _short("copy")] = Field(default=None, alias="copy")
+    module: Annotated[Module | None, _short("module")] = None
+    launch: Annotated[Launch | None, _short("launch")] = None
+    view: Annotated[View | None, _short("view")] = None
+    lookup: Annotated[Lookup | None, _short("lookup")] = None
+    random: Annotated[Random | None, _short("random")] = None
+    barrier: Annotated[Barrier | None, _short("barrier")] = None
+    fork: Annotated[Fork | None, _short("fork")] = None
+    exec: Annotated[Exec | None, _short("exec")] = None
+    parallel: Annotated[Parallel | None, _short("parallel")] = None
     signal: Annotated[Raise | None, _short("signal")] = None
-    exit: Annotated[Exit | None, _short("code")] = None
+    exit: Annotated[Exit | None, _short("exit")] = None
 
     @model_validator(mode="after")
     def _one(self) -> StepItemForm:
@@ -613,14 +615,14 @@ class ExpectForm(Form):
     """
 
     outcome: Outcome | None = None
-    never_above: Annotated[NeverAbove | None, _short("memory")] = None
-    ledger_empty: Annotated[LedgerEmpty | None, _short("at")] = None
+    never_above: Annotated[NeverAbove | None, _short("never_above")] = None
+    ledger_empty: Annotated[LedgerEmpty | None, _short("ledger_empty")] = None
     view: ViewExpect | None = None
     exit: ExitExpect | None = None
     order: Order | None = None
     calls: Calls | None = None
-    not_executed: Annotated[NotExecuted | None, _short("count")] = None
-    faults_fired: Annotated[FaultsFired | None, _short("count")] = None
+    not_executed: Annotated[NotExecuted | None, _short("not_executed")] = None
+    faults_fired: Annotated[FaultsFired | None, _short("faults_fired")] = None
     values: Values | None = None
 
     @model_validator(mode="after")
