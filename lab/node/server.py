@@ -205,8 +205,22 @@ class NodeServer:
         return {"HOOKLAB_NODE": os.fspath(self.socket_path)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copy the node file as it is now."""
-        shutil.copyfile(self.path, path)
+        """Copy the node file as it is now (its holes stay holes: most of it is room never used)."""
+        source = self.file.descriptor
+        with open(path, "wb") as target:
+            end = os.fstat(source).st_size
+            target.truncate(end)
+            at = 0
+            while at < end:
+                try:
+                    at = os.lseek(source, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # only a hole is left
+                        return
+                    raise
+                stop = os.lseek(source, at, os.SEEK_HOLE)
+                os.pwrite(target.fileno(), os.pread(source, stop - at, at), at)
+                at = stop
 
     # -- what the runner asks -------------------------------------------------------------------------------------
 

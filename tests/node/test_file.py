@@ -57,6 +57,11 @@ def test_a_saved_node_reads_back(saved: Path) -> None:
     assert snapshot.containers[1].limit[0] == 4 << 30
 
 
+def test_a_saved_node_is_small(saved: Path) -> None:
+    status = saved.stat()
+    assert status.st_blocks * 512 < status.st_size / 4, "holes stay holes"
+
+
 @pytest.mark.parametrize(
     ("spoil", "cause"),
     [
