@@ -61,7 +61,7 @@ void how_of(const struct step *step, const struct program *program, struct how *
     *how = (struct how){
         .version = (int)step_number(step, "version", 0),
         .flags = step_number(step, "resolver_flags", 0),
-        .symbol_version = step_text(step, "symbol_version", "libcuda.so.1"),
+        .symbol_version = step_text(step, "symbol_version", NULL),
     };
     if (route_parse(text, &how->route)) {
         fprintf(stderr, "hooklab-caller: %s:%d: no route %s\n", program->path, step->line, text);
@@ -69,12 +69,17 @@ void how_of(const struct step *step, const struct program *program, struct how *
     }
 }
 
+/* The library of a name; the driver's libraries use it as the version tag of their symbols too. */
+static const char *soname(const char *name) {
+    return strncmp(name, "nvml", 4) == 0 ? "libnvidia-ml.so.1" : "libcuda.so.1";
+}
+
 static void *library(const char *name) {
     static void *cuda, *nvml;
     void **handle = strncmp(name, "nvml", 4) == 0 ? &nvml : &cuda;
     void *known = __atomic_load_n(handle, __ATOMIC_ACQUIRE);
     if (!known) {
-        known = dlopen(handle == &nvml ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+        known = dlopen(soname(name), RTLD_NOW | RTLD_GLOBAL);
         if (!known) fprintf(stderr, "hooklab-caller: %s\n", dlerror());
         __atomic_store_n(handle, known, __ATOMIC_RELEASE);
     }

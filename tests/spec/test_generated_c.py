@@ -190,7 +190,8 @@ def exported(library: Path) -> set[str]:
 
     with library.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
-        return {symbol.name for symbol in symbols if symbol.name and symbol["st_shndx"] != "SHN_UNDEF"}
+        outside = ("SHN_UNDEF", "SHN_ABS")  # SHN_ABS: the version tag itself
+        return {symbol.name for symbol in symbols if symbol.name and symbol["st_shndx"] not in outside}
 
 
 def test_stubs_export_exactly_the_names(tmp_path: Path, compile_c: Callable[..., Path]) -> None:
@@ -227,6 +228,8 @@ def test_export_lists() -> None:
     assert listed("fake_nvml.map") == sorted(h.name for h in table.hooks if h.library == "nvml" and h.fake != "absent")
     hooked = {hook.name for hook in table.hooks if hook.hooked}
     assert set(listed("preload.map")) == {*hooked, "dlsym", "dlvsym", "hooklab_*"}
+    assert files["fake_cuda.map"].startswith("libcuda.so.1 {\n")
+    assert files["fake_nvml.map"].startswith("libnvidia-ml.so.1 {\n")
     assert _stubs.version_script(["b", "a"]) == "{\n  global:\n    a;\n    b;\n  local:\n    *;\n};\n"
 
 
