@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,29 @@ def test_killed_while_changing(
     assert books_agree(end) == []
     assert [device.used for device in end.devices] == [0, 0]
     assert all(device.peak > 0 for device in end.devices), "the processes must have done something"
+
+
+@pytest.fixture(scope="session")
+def killsteps(compile_c: Callable[..., Path], native: Path) -> Path:
+    """A program that kills a change of the accounts after each of its instructions."""
+    source = Path(__file__).with_name("killsteps.c")
+    return compile_c(source, f"-Wl,-rpath,{native}", "-Wl,-z,now", extra=[native / "libhooklab-region.so"])
+
+
+@pytest.mark.parametrize("change", ["take", "give"])
+def test_killed_after_every_instruction(killsteps: Path, change: str) -> None:
+    done = subprocess.run([killsteps, change], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    places, inside = map(int, done.stdout.split())
+    assert places > 100
+    assert inside > 20, "some of them must lie under the lock"
+
+
+@pytest.mark.parametrize("change", ["take", "give"])
+def test_killsteps_sees_a_missing_undo(killsteps: Path, change: str) -> None:
+    done = subprocess.run([killsteps, change, "plant"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "should be" in done.stdout
 
 
 def spin(turns: int) -> None:
