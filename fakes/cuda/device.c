@@ -1,0 +1,243 @@
+/* Devices: name, identity, memory size, attributes. Attributes that a profile does not state are those of a measured
+ * data-centre device; the table below is by attribute number, as the vendor's header counts them. */
+#include "fake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ATTRIBUTES = 148 };
+
+/* -2: not an attribute. Rows of ten. */
+static const int measured[ATTRIBUTES] = {
+    -2, 1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536,
+    32, 2147483647, 65536, 1980000, 512, 1, 132, 0, 0, 1,
+    0, 131072, 131072, 65536, 16384, 16384, 16384, 32768, 32768, 2048,
+    512, 1, 1, 0, 6, 0, 3201000, 6016, 62914560, 2048,
+    3, 1, 32768, 2048, 1, 32768, 32768, 8192, 8192, 32768,
+    0, 32, 32768, 32768, 2046, 32768, 131072, 65536, 16384, 16384,
+    16384, 32768, 2048, 32768, 32768, 2048, 32768, 32768, 2046, 268435456,
+    131072, 65000, 2097120, 32768, 32768, 9, 0, 32768, 1, 1,
+    1, 233472, 65536, 1, 0, 0, 0, 2, 0, 1,
+    1, 1, 0, 0, 0, 1, 1, 232448, 0, 1,
+    0, 0, 1, 1, 0, 0, 32, 1, 39321600, 134217728,
+    1, 1024, 1, 1, 1, 1, 1, 1, 100, 9,
+    1, 1, 1, 1, 1, 1, 4, 1, 1, 1,
+    0, -1, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 1, 1, 0, 1, 1, 0, 0,
+};
+
+static int attribute(const struct hl_node_device *d, int which) {
+    switch (which) {
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return (int)d->clock_khz;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)d->sm_count;
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED: return (int)d->ecc;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)d->pci_bus;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)d->pci_device;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return (int)d->pci_domain;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return (int)d->memory_clock_khz;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return (int)d->bus_width_bits;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return (int)d->l2_bytes;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return (int)d->threads_per_sm;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return (int)d->copy_engines;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return d->cc_major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return d->cc_minor;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return (int)d->shared_bytes_per_sm;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return (int)d->registers_per_sm;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return (int)d->shared_bytes_optin;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return (int)d->blocks_per_sm;
+    case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return d->cc_major >= 8 ? (int)(d->l2_bytes / 8 * 5) : 0;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return d->cc_major >= 9;
+    case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID: return (int)d->pci_device_id;
+    case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID: return (int)d->pci_subsystem_id;
+    default: return measured[which];
+    }
+}
+
+static CUresult known(CUdevice device, struct hl_node_device **out) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct visible *v = visible_device(device);
+    if (!v) return CUDA_ERROR_INVALID_DEVICE;
+    *out = physical(v->physical);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *out, int which, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out || which < 0 || which >= ATTRIBUTES || measured[which] == -2) return CUDA_ERROR_INVALID_VALUE;
+    *out = attribute(d, which);
+    return CUDA_SUCCESS;
+}
+API cuDeviceGetAttribute(int *value, CUdevice_attribute attrib, CUdevice device) {
+    ENTER(cuDeviceGetAttribute);
+    LEAVE(get_attribute(value, (int)attrib, device), attrib, 0);
+}
+
+static CUresult get(CUdevice *out, int ordinal) {
+    CUresult result = need_init();
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!visible_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+    *out = ordinal;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGet, (CUdevice *device, int ordinal), get(device, ordinal))
+
+static CUresult count(int *out) {
+    CUresult result = need_init();
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = fake.count;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetCount, (int *value), count(value))
+
+static CUresult name(char *out, int length, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (length == 0) fake_crash();
+    strncpy(out, d->name, length > 0 ? (size_t)length - 1 : sizeof d->name);
+    out[length > 0 ? (size_t)length - 1 : strlen(d->name)] = 0;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetName, (char *text, int length, CUdevice device), name(text, length, device))
+
+static CUresult uuid(CUuuid *out, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(out->bytes, d->uuid, sizeof out->bytes);
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetUuid, (CUuuid *id, CUdevice device), uuid(id, device))
+ENTRY(cuDeviceGetUuid_v2, (CUuuid *id, CUdevice device), uuid(id, device))
+
+static CUresult total(size_t *out, CUdevice device) {
+    if (out) *out = 0;
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = d->total_bytes;
+    return CUDA_SUCCESS;
+}
+API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    ENTER(cuDeviceTotalMem_v2);
+    CUresult result = total(bytes, device);
+    LEAVE(result, result ? 0 : *bytes, 0);
+}
+static CUresult total32(unsigned *out, CUdevice device) {
+    size_t bytes = 0;
+    CUresult result = total(out ? &bytes : NULL, device);
+    if (out) *out = bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
+    return result;
+}
+ENTRY(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device), total32(bytes, device))
+
+static CUresult capability(int *major, int *minor, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
+    *major = d->cc_major;
+    *minor = d->cc_minor;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceComputeCapability, (int *major, int *minor, CUdevice device), capability(major, minor, device))
+
+static CUresult properties(CUdevprop *out, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = (CUdevprop){.maxThreadsPerBlock = measured[1],
+                       .maxThreadsDim = {measured[2], measured[3], measured[4]},
+                       .maxGridSize = {measured[5], measured[6], measured[7]},
+                       .sharedMemPerBlock = measured[8],
+                       .totalConstantMemory = measured[9],
+                       .SIMDWidth = measured[10],
+                       .memPitch = measured[11],
+                       .regsPerBlock = measured[12],
+                       .clockRate = (int)d->clock_khz,
+                       .textureAlign = measured[14]};
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetProperties, (CUdevprop *prop, CUdevice device), properties(prop, device))
+
+static CUresult pci(char *out, int length, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    int wanted = snprintf(out, (size_t)length, "%04x:%02x:%02x.0", d->pci_domain, d->pci_bus, d->pci_device);
+    return wanted < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuDeviceGetPCIBusId, (char *text, int length, CUdevice device), pci(text, length, device))
+
+static CUresult by_pci(CUdevice *out, const char *text) {
+    CUresult result = need_init();
+    if (result) return result;
+    unsigned domain, bus, dev, function = 0;
+    if (!out || !text || sscanf(text, "%x:%x:%x.%x", &domain, &bus, &dev, &function) < 3) return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < fake.count; i++) {
+        struct hl_node_device *d = physical(fake.visible[i].physical);
+        if (d->pci_domain == domain && d->pci_bus == bus && d->pci_device == dev) {
+            *out = i;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+ENTRY(cuDeviceGetByPCIBusId, (CUdevice *device, const char *text), by_pci(device, text))
+
+/* Peers: two different devices of a fake node cannot reach each other's memory. */
+static CUresult peer(int *out, CUdevice device, CUdevice other) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result == CUDA_SUCCESS) result = known(other, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = 0;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice other), peer(can, device, other))
+
+static CUresult p2p(int *out, int which, CUdevice device, CUdevice other) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result == CUDA_SUCCESS) result = known(other, &d);
+    if (result) return result;
+    if (device == other) return CUDA_ERROR_INVALID_DEVICE;
+    if (!out || which < 1) return CUDA_ERROR_INVALID_VALUE;
+    *out = 0;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetP2PAttribute, (int *value, CUdevice_P2PAttribute which, CUdevice device, CUdevice other),
+      p2p(value, (int)which, device, other))
+
+static CUresult affinity(int *out, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = 0;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetExecAffinitySupport, (int *pi, CUexecAffinityType type, CUdevice device), ((void)type, affinity(pi, device)))
+
+static CUresult texture(size_t *out, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    if (result) return result;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = 1 << 30;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceGetTexture1DLinearMaxWidth, (size_t *width, CUarray_format format, unsigned channels, CUdevice device),
+      ((void)format, (void)channels, texture(width, device)))

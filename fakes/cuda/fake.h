@@ -1,0 +1,167 @@
+/* What the files of the fake CUDA driver share: state, handles, and the frame around every entry.
+ *
+ * Rules: an exported name is never called from inside (each entry is a thin frame around a hidden function, so that no
+ * interposer sees calls that the program did not make); nothing here looks symbols up; every structure below `fake` is
+ * guarded by fake_lock() except what its comment says; a handle that was destroyed is kept as a marked corpse, because
+ * the real driver faults on some dead handles and refuses others and neither may depend on luck. */
+#ifndef HOOKLAB_FAKE_H
+#define HOOKLAB_FAKE_H
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arena.h"
+#include "call.h"
+#include "hl_layout_history.h"
+
+#define API __attribute__((visibility("default"))) CUresult CUDAAPI
+#define ENTER(NAME)                                                                                                    \
+    struct hl_call call;                                                                                               \
+    if (hl_fake_enter(&call, HL_##NAME)) return (CUresult)hl_fake_refuse(&call)
+#define LEAVE(RESULT, A, B) return (CUresult)hl_fake_leave(&call, (int32_t)(RESULT), (uint64_t)(A), (uint64_t)(B))
+/* An entry that only frames a hidden function. */
+#define ENTRY(NAME, PARAMETERS, BODY)                                                                                  \
+    API NAME PARAMETERS;                                                                                               \
+    API NAME PARAMETERS {                                                                                              \
+        ENTER(NAME);                                                                                                   \
+        LEAVE(BODY, 0, 0);                                                                                             \
+    }
+/* Legacy and per-thread variants: DEFAULT_STREAM is what a NULL stream means inside BODY. */
+#define PAIR(NAME, VARIANT, PARAMETERS, BODY)                                                                          \
+    API NAME PARAMETERS;                                                                                               \
+    API NAME PARAMETERS {                                                                                              \
+        enum { DEFAULT_STREAM = 1 };                                                                                   \
+        ENTER(NAME);                                                                                                   \
+        LEAVE(BODY, 0, 0);                                                                                             \
+    }                                                                                                                  \
+    API VARIANT PARAMETERS;                                                                                            \
+    API VARIANT PARAMETERS {                                                                                           \
+        enum { DEFAULT_STREAM = 2 };                                                                                   \
+        ENTER(VARIANT);                                                                                                \
+        LEAVE(BODY, 0, 0);                                                                                             \
+    }
+
+enum magic {
+    MAGIC_CTX = 0x43545831,
+    MAGIC_STREAM = 0x53545231,
+    MAGIC_EVENT = 0x45564e31,
+    MAGIC_MODULE = 0x4d4f4431,
+    MAGIC_FUNCTION = 0x46554e31,
+    MAGIC_KERNEL = 0x4b45521,
+    MAGIC_LIBRARY = 0x4c494231,
+    MAGIC_LINK = 0x4c4e4b31,
+    MAGIC_POOL = 0x504f4f31,
+    MAGIC_DEAD = 0x64656164,
+};
+
+enum { UNINITIALISED, READY, FORKED };
+enum { LIMITS = 12 };
+
+struct stream {
+    uint32_t magic, flags;
+    int priority;
+    int per_thread;
+    struct ctx *ctx;
+    uint64_t id;
+    uint64_t end_ns;  /* atomic: when the work queued here is done */
+    uint32_t pending; /* atomic futex: host functions queued and not finished */
+    struct stream *next;
+};
+
+struct ctx {
+    uint32_t magic;
+    int alive;              /* atomic: 0 = destroyed, or a primary context that nobody retains */
+    int sticky;             /* atomic: the error that every later call gets */
+    int primary;
+    uint32_t device;        /* physical index */
+    unsigned flags, api, attached;
+    uint64_t id;
+    struct heap sync, managed, module;
+    struct alloc *allocs;
+    struct stream *streams;
+    struct module *modules;
+    struct stream legacy, per_thread;
+    size_t limit[LIMITS];
+    CUfunc_cache cache;
+    CUsharedconfig shared;
+    uint64_t stack_bytes;   /* physical bytes that the stack limit took */
+    struct ctx *next;
+};
+
+struct visible { /* a device as this process counts them */
+    uint32_t physical;
+    unsigned retained;      /* primary context */
+    unsigned primary_flags;
+    struct ctx *primary;
+    struct pool *default_pool, *pool;
+};
+
+struct fake {
+    int state;              /* atomic */
+    int count;
+    struct visible visible[HL_MAX_DEVICES];
+    struct ctx *contexts;
+    uint64_t next_ctx_id, next_stream_id;
+    uint32_t lock;
+};
+extern struct fake fake;
+
+void fake_lock(void);
+void fake_unlock(void);
+_Noreturn void fake_crash(void); /* what the real driver does with this handle */
+
+/* The thread's context stack. */
+extern __thread struct ctx *fake_current __attribute__((tls_model("initial-exec")));
+
+static inline CUresult need_init(void) {
+    return __builtin_expect(__atomic_load_n(&fake.state, __ATOMIC_ACQUIRE) == READY, 1) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult ctx_trouble(const struct ctx *ctx); /* why it cannot be used: destroyed, a sticky error, its device lost */
+
+static inline CUresult need_ctx(struct ctx **out) {
+    struct ctx *ctx = fake_current;
+    if (__builtin_expect(__atomic_load_n(&fake.state, __ATOMIC_ACQUIRE) != READY, 0)) return CUDA_ERROR_NOT_INITIALIZED;
+    if (__builtin_expect(!ctx, 0)) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = ctx;
+    if (__builtin_expect(!ctx->alive || ctx->sticky || hl_node.devices[ctx->device].lost, 0)) return ctx_trouble(ctx);
+    return CUDA_SUCCESS;
+}
+
+static inline struct hl_node_device *physical(uint32_t device) { return &hl_node.devices[device]; }
+struct visible *visible_device(CUdevice device); /* NULL: no such ordinal */
+CUdevice ordinal_of(uint32_t physical_index);
+
+/* Contexts (context.c). */
+CUresult context_new(uint32_t device, unsigned flags, unsigned api, int primary, struct ctx *reuse, struct ctx **out);
+void context_end(struct ctx *ctx); /* frees what it holds; the structure stays as a corpse */
+CUresult context_push(struct ctx *ctx);
+CUresult primary_context(CUdevice device, struct ctx **out); /* the active primary context, or an error */
+
+/* Streams (stream.c). A handle to its stream; a dead one faults. */
+struct stream *stream_of(struct ctx *ctx, CUstream handle, int default_stream);
+void stream_init(struct stream *stream, struct ctx *ctx, uint32_t flags, int priority);
+void stream_wait(struct stream *stream);       /* all its work is done */
+int stream_idle(const struct stream *stream);
+void context_wait(struct ctx *ctx);
+void stream_work(struct stream *stream, uint64_t end_ns);
+
+/* Memory (memory.c, pool.c). */
+CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out);
+void memory_end(struct alloc *alloc); /* any kind; under the lock */
+struct alloc *memory_at(CUdeviceptr pointer, uint64_t *offset);
+void pool_freed(struct alloc *alloc); /* under the lock, before arena_free */
+void pools_settle(uint32_t device);   /* a synchronisation: pools give back what they may */
+struct host { /* pinned host memory */
+    char *at;
+    uint64_t bytes, id;
+    struct ctx *ctx;
+    unsigned flags;
+    int registered;
+    struct host *next;
+};
+struct host *host_at(uint64_t pointer); /* under the lock */
+/* Where `bytes` bytes at a pointer really are. access: 'r' or 'w'. pageable: plain host memory is fine.
+ * 0, or 1 when the range is not wholly inside what the pointer belongs to. */
+CUresult memory_resolve(CUdeviceptr pointer, uint64_t bytes, int access, int pageable, char **out);
+#endif

@@ -1,0 +1,346 @@
+/* Launches: checks, modelled time on the device's queue, and the few kernels whose meaning is known.
+ *
+ * A kernel takes the time of its waves of threads on the device's one queue, shared by all processes of the node. `vadd`
+ * and `mail` (by name and parameter list) do their work when they are submitted; a kernel that waits for the GPU's clock
+ * takes as long as its argument says; every other kernel only takes time and is reported as not executed. */
+#include "fake.h"
+
+#include <string.h>
+
+#include "history.h"
+#include "hl_layout_history.h"
+#include "module.h"
+
+enum { THREADS_MAX = 1024, BLOCK_Z_MAX = 64, GRID_YZ_MAX = 65535, GRID_X_MAX = 2147483647, WAVE_NS = 2000, RESERVED_SHARED = 1024, WARP = 32 };
+
+struct shape {
+    unsigned grid[3], block[3], shared;
+};
+
+static const char sentence[] = "the little gpu man says you've got mail";
+
+static unsigned blocks_per_sm(const struct hl_node_device *d, const struct entry *e, uint64_t threads, uint64_t shared) {
+    if (threads > e->max_threads || threads == 0) return 0;
+    uint64_t warps = (threads + WARP - 1) / WARP, most = d->blocks_per_sm;
+    uint64_t by_threads = d->threads_per_sm / WARP / warps;
+    uint64_t registers = ((uint64_t)e->registers * WARP + 255) / 256 * 256 * warps;
+    uint64_t by_registers = registers ? d->registers_per_sm / registers : most;
+    /* Beyond 48 KiB the kernel must have opted in; the block itself reserves a kilobyte since compute capability 8. */
+    uint64_t block_shared = (shared + e->shared + 127) / 128 * 128 + (d->cc_major >= 8 ? RESERVED_SHARED : 0);
+    uint64_t by_shared = shared + e->shared ? d->shared_bytes_per_sm / block_shared : most;
+    if (by_threads < most) most = by_threads;
+    if (by_registers < most) most = by_registers;
+    return (unsigned)(by_shared < most ? by_shared : most);
+}
+
+static inline uint64_t waves_ns(const struct hl_node_device *d, const struct shape *s) {
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2], threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    unsigned __int128 all = (unsigned __int128)blocks * threads; /* 2^31 x 2^16 x 2^16 x 2^10 does not fit 64 bits */
+    uint64_t resident = (uint64_t)d->sm_count * d->threads_per_sm;
+    unsigned __int128 waves = all <= resident ? 1 : (all + resident - 1) / resident;
+    return waves > UINT64_MAX / WAVE_NS / 4 ? UINT64_MAX / 4 : (uint64_t)waves * WAVE_NS;
+}
+
+/* Takes the queue of the device for `ns` and writes the busy interval. Returns when the work ends. */
+static uint64_t occupy(uint32_t device, struct stream *stream, uint64_t ns) {
+    struct hl_node_device *d = physical(device);
+    uint64_t now = hl_now_ns(), after = __atomic_load_n(&stream->end_ns, __ATOMIC_RELAXED);
+    uint64_t busy = __atomic_load_n(&d->busy_until, __ATOMIC_RELAXED), start, end;
+    ns = hl_scaled(ns);
+    do {
+        start = busy > now ? busy : now;
+        if (after > start) start = after;
+        end = start + ns < start ? UINT64_MAX : start + ns;
+    } while (!__atomic_compare_exchange_n(&d->busy_until, &busy, end, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    uint32_t capacity = hl_node.header->interval_capacity;
+    if (capacity) {
+        uint64_t head = __atomic_fetch_add(&d->interval_head, 1, __ATOMIC_RELAXED);
+        struct hl_node_interval *i = &hl_node_intervals(device)[head % capacity];
+        __atomic_store_n(&i->sequence, 0, __ATOMIC_RELAXED);
+        i->start_ns = start;
+        i->end_ns = end;
+        i->slot = hl_node.slot;
+        i->share_permille = 1000;
+        __atomic_store_n(&i->sequence, head + 1, __ATOMIC_RELEASE);
+    }
+    return end;
+}
+
+/* ---- kernels that are known ------------------------------------------------------------------------------- */
+
+static void fault(struct ctx *ctx) { __atomic_store_n(&ctx->sticky, CUDA_ERROR_ILLEGAL_ADDRESS, __ATOMIC_RELEASE); }
+
+/* Bytes a kernel reads or writes; an address that is not the program's is an error of the kernel, not of its launch. */
+static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) {
+    char *out;
+    if (memory_resolve(at, bytes, access, 0, &out) == CUDA_SUCCESS) return out;
+    fault(ctx);
+    return NULL;
+}
+
+static void run_vadd(struct ctx *ctx, const unsigned char *p, const struct entry *e, uint64_t threads) {
+    CUdeviceptr a, b, c;
+    uint32_t n;
+    memcpy(&a, p + e->parameter[0].offset, 8);
+    memcpy(&b, p + e->parameter[1].offset, 8);
+    memcpy(&c, p + e->parameter[2].offset, 8);
+    memcpy(&n, p + e->parameter[3].offset, 4);
+    uint64_t count = n < threads ? n : threads;
+    if (count == 0) return;
+    char *x = touch(ctx, a, count * 4, 'r'), *y = touch(ctx, b, count * 4, 'r'), *z = touch(ctx, c, count * 4, 'w');
+    if (!x || !y || !z) return;
+    for (uint64_t i = 0; i < count; i++) {
+        float l, r;
+        memcpy(&l, x + 4 * i, 4);
+        memcpy(&r, y + 4 * i, 4);
+        l += r;
+        memcpy(z + 4 * i, &l, 4);
+    }
+}
+
+static void run_mail(struct ctx *ctx, const unsigned char *p, const struct entry *e, uint64_t threads) {
+    CUdeviceptr out;
+    uint32_t n;
+    memcpy(&out, p + e->parameter[0].offset, 8);
+    memcpy(&n, p + e->parameter[1].offset, 4);
+    uint64_t count = n < threads ? n : threads;
+    char *to = count ? touch(ctx, out, count, 'w') : NULL;
+    for (uint64_t i = 0; to && i < count; i++)
+        to[i] = sentence[i % (sizeof sentence - 1)];
+}
+
+/* ---- launching -------------------------------------------------------------------------------------------- */
+
+static CUresult gather(const struct entry *e, void **params, void **extra, unsigned char *buffer) {
+    if (params) {
+        for (uint32_t i = 0; i < e->count; i++)
+            memcpy(buffer + e->parameter[i].offset, params[i], e->parameter[i].size);
+        return CUDA_SUCCESS;
+    }
+    if (!extra) return e->count ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    const void *from = NULL;
+    size_t bytes = 0;
+    for (void **at = extra; at[0] != CU_LAUNCH_PARAM_END; at += 2) {
+        if (at[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) from = at[1];
+        else if (at[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *(size_t *)at[1];
+        else return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (from) memcpy(buffer, from, bytes < e->bytes ? bytes : e->bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult check(const struct function *f, const struct shape *s) {
+    uint64_t threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    if (s->grid[0] == 0 || s->grid[1] == 0 || s->grid[2] == 0 || threads == 0 || threads > f->entry->max_threads) return CUDA_ERROR_INVALID_VALUE;
+    if (s->block[0] > THREADS_MAX || s->block[1] > THREADS_MAX || s->block[2] > BLOCK_Z_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (s->grid[0] > GRID_X_MAX || s->grid[1] > GRID_YZ_MAX || s->grid[2] > GRID_YZ_MAX) return CUDA_ERROR_INVALID_VALUE;
+    return s->shared > (unsigned)f->dynamic_shared ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static void not_executed(const struct ctx *ctx, const struct entry *e, uint16_t name, uint64_t ns) {
+    __atomic_fetch_add(&hl_node.process->not_executed, 1, __ATOMIC_RELAXED);
+    if (__builtin_expect(hl_node.header->history_level == 0, 1)) return;
+    struct hl_event event = {.event = HL_EVENT_NOT_EXECUTED, .source = HL_SOURCE_FAKE, .route = HL_ROUTE_NONE, .device = (uint8_t)ctx->device,
+                             .name = name, .step = 0xFFFF, .a = e->hash, .b = ns};
+    hl_history_add(&event);
+}
+
+static CUresult launch(struct hl_call *call, CUfunction handle, const struct shape *s, CUstream stream, void **params, void **extra,
+                       int cooperative, int default_stream) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = need_ctx(&ctx);
+    if (__builtin_expect(result, 0)) return result;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS || (result = check(f, s)) != CUDA_SUCCESS) return result;
+    const struct hl_node_device *d = physical(ctx->device);
+    const struct entry *e = f->entry;
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2], threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    if (cooperative && blocks > (uint64_t)blocks_per_sm(d, e, threads, s->shared) * d->sm_count) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    struct stream *queue = stream_of(ctx, stream, default_stream);
+    if (!params && !extra && e->count) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t ns = waves_ns(d, s);
+    if (d->latency_ns[HL_LATENCY_LAUNCH]) hl_latency(ctx->device, HL_LATENCY_LAUNCH);
+    if (e->behaviour == DOES_NOTHING_KNOWN) {
+        not_executed(ctx, e, call->name, ns);
+    } else {
+        unsigned char buffer[4096] = {0};
+        if (e->bytes > sizeof buffer || (result = gather(e, params, extra, buffer)) != CUDA_SUCCESS) return result ? result : CUDA_ERROR_INVALID_VALUE;
+        unsigned __int128 all = (unsigned __int128)s->grid[0] * s->block[0]; /* these kernels count along x */
+        uint64_t along_x = all > UINT32_MAX ? UINT32_MAX : (uint64_t)all;
+        if (e->behaviour != DOES_SPIN && __atomic_load_n(&queue->pending, __ATOMIC_ACQUIRE)) stream_wait(queue); /* host work before it */
+        if (e->behaviour == DOES_VADD) run_vadd(ctx, buffer, e, along_x);
+        else if (e->behaviour == DOES_MAIL) run_mail(ctx, buffer, e, along_x);
+        else memcpy(&ns, buffer, sizeof ns);
+    }
+    __atomic_fetch_add(&hl_node.process->device[ctx->device].kernels, 1, __ATOMIC_RELAXED);
+    stream_work(queue, occupy(ctx->device, queue, ns));
+    return CUDA_SUCCESS;
+}
+
+#define LAUNCH(NAME, DS)                                                                                              \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
+             unsigned int shared, CUstream stream, void **params, void **extra);                                       \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
+             unsigned int shared, CUstream stream, void **params, void **extra) {                                      \
+        ENTER(NAME);                                                                                                   \
+        struct shape s = {{gx, gy, gz}, {bx, by, bz}, shared};                                                         \
+        LEAVE(launch(&call, f, &s, stream, params, extra, 0, DS), (uint64_t)gx * gy * gz, (uintptr_t)f);               \
+    }
+LAUNCH(cuLaunchKernel, 1)
+LAUNCH(cuLaunchKernel_ptsz, 2)
+
+#define COOPERATIVE(NAME, DS)                                                                                         \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
+             unsigned int shared, CUstream stream, void **params);                                                     \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
+             unsigned int shared, CUstream stream, void **params) {                                                    \
+        ENTER(NAME);                                                                                                   \
+        struct shape s = {{gx, gy, gz}, {bx, by, bz}, shared};                                                         \
+        LEAVE(launch(&call, f, &s, stream, params, NULL, 1, DS), (uint64_t)gx * gy * gz, (uintptr_t)f);                \
+    }
+COOPERATIVE(cuLaunchCooperativeKernel, 1)
+COOPERATIVE(cuLaunchCooperativeKernel_ptsz, 2)
+
+static CUresult launch_ex(struct hl_call *call, const CUlaunchConfig *c, CUfunction f, void **params, void **extra, int default_stream) {
+    CUresult result = need_init();
+    if (result) return result;
+    if (!c || (c->numAttrs && !c->attrs)) return CUDA_ERROR_INVALID_VALUE;
+    int cooperative = 0;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = c->attrs[i].value.cooperative;
+    struct shape s = {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes};
+    return launch(call, f, &s, c->hStream, params, extra, cooperative, default_stream);
+}
+#define LAUNCH_EX(NAME, DS)                                                                                           \
+    API NAME(const CUlaunchConfig *config, CUfunction f, void **params, void **extra);                                 \
+    API NAME(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {                                \
+        ENTER(NAME);                                                                                                   \
+        LEAVE(launch_ex(&call, config, f, params, extra, DS), 0, (uintptr_t)f);                                        \
+    }
+LAUNCH_EX(cuLaunchKernelEx, 1)
+LAUNCH_EX(cuLaunchKernelEx_ptsz, 2)
+
+/* ---- the old way: state in the function ------------------------------------------------------------------- */
+
+static CUresult old_function(CUfunction handle, struct ctx **ctx, struct function **f) {
+    CUresult result = need_ctx(ctx);
+    return result ? result : function_of(*ctx, handle, f);
+}
+
+static CUresult old_launch(struct hl_call *call, CUfunction handle, unsigned x, unsigned y, CUstream stream) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = old_function(handle, &ctx, &f);
+    if (result) return result;
+    struct shape s = {{x, y, 1}, {f->block[0], f->block[1], f->block[2]}, (unsigned)f->old_shared};
+    size_t bytes = sizeof f->old_params;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->old_params, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    return launch(call, handle, &s, stream, NULL, extra, 0, 1);
+}
+API cuLaunch(CUfunction f) {
+    ENTER(cuLaunch);
+    LEAVE(old_launch(&call, f, 1, 1, NULL), 1, (uintptr_t)f);
+}
+API cuLaunchGrid(CUfunction f, int width, int height) {
+    ENTER(cuLaunchGrid);
+    LEAVE(old_launch(&call, f, (unsigned)width, (unsigned)height, NULL), (uint64_t)width * (uint64_t)height, (uintptr_t)f);
+}
+API cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
+    ENTER(cuLaunchGridAsync);
+    LEAVE(old_launch(&call, f, (unsigned)width, (unsigned)height, stream), (uint64_t)width * (uint64_t)height, (uintptr_t)f);
+}
+
+static CUresult old_shape(CUfunction handle, int x, int y, int z) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = old_function(handle, &ctx, &f);
+    if (result) return result;
+    if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
+    f->block[0] = (unsigned)x;
+    f->block[1] = (unsigned)y;
+    f->block[2] = (unsigned)z;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuFuncSetBlockShape, (CUfunction f, int x, int y, int z), old_shape(f, x, y, z))
+
+static CUresult old_shared(CUfunction handle, unsigned bytes) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = old_function(handle, &ctx, &f);
+    if (result == CUDA_SUCCESS) f->old_shared = bytes;
+    return result;
+}
+ENTRY(cuFuncSetSharedSize, (CUfunction f, unsigned int bytes), old_shared(f, bytes))
+
+static CUresult old_param(CUfunction handle, int offset, const void *data, unsigned bytes) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = old_function(handle, &ctx, &f);
+    if (result) return result;
+    if (offset < 0 || (uint64_t)offset + bytes > sizeof f->old_params || (bytes && !data)) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes) memcpy(f->old_params + offset, data, bytes);
+    return CUDA_SUCCESS;
+}
+ENTRY(cuParamSetSize, (CUfunction f, unsigned int bytes), old_param(f, 0, NULL, 0 * bytes))
+ENTRY(cuParamSetv, (CUfunction f, int offset, void *data, unsigned int bytes), old_param(f, offset, data, bytes))
+ENTRY(cuParamSeti, (CUfunction f, int offset, unsigned int value), old_param(f, offset, &value, sizeof value))
+ENTRY(cuParamSetf, (CUfunction f, int offset, float value), old_param(f, offset, &value, sizeof value))
+
+/* ---- occupancy -------------------------------------------------------------------------------------------- */
+
+static CUresult resident(int *out, CUfunction handle, int threads, size_t shared, unsigned flags) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || threads <= 0 || flags > 1) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
+    *out = shared > (size_t)f->dynamic_shared ? 0 : (int)blocks_per_sm(physical(ctx->device), f->entry, (uint64_t)threads, shared);
+    return CUDA_SUCCESS;
+}
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, CUfunction f, int threads, size_t shared), resident(blocks, f, threads, shared, 0))
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *blocks, CUfunction f, int threads, size_t shared, unsigned int flags),
+      resident(blocks, f, threads, shared, flags))
+
+/* The largest block among those with the most resident threads. */
+static CUresult potential(int *grid, int *block, CUfunction handle, CUoccupancyB2DSize size, size_t shared, int limit, unsigned flags) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!grid || !block || limit < 0 || flags > 1) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
+    int most = (int)f->entry->max_threads, best = 0;
+    if (limit && limit < most) most = limit;
+    for (int threads = (most + WARP - 1) / WARP * WARP; threads > 0; threads -= WARP) {
+        int used = threads < most ? threads : most;
+        unsigned n = blocks_per_sm(physical(ctx->device), f->entry, (uint64_t)used, size ? size(used) : shared);
+        if ((int)n * used > best) {
+            best = (int)n * used;
+            *block = used;
+            *grid = (int)(n * physical(ctx->device)->sm_count);
+        }
+    }
+    return best ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuOccupancyMaxPotentialBlockSize, (int *grid, int *block, CUfunction f, CUoccupancyB2DSize size, size_t shared, int limit),
+      potential(grid, block, f, size, shared, limit, 0))
+ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags,
+      (int *grid, int *block, CUfunction f, CUoccupancyB2DSize size, size_t shared, int limit, unsigned int flags),
+      potential(grid, block, f, size, shared, limit, flags))
+
+static CUresult available(size_t *out, CUfunction handle, int blocks, int threads) {
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || blocks <= 0 || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
+    const struct hl_node_device *d = physical(ctx->device);
+    if ((unsigned)blocks > blocks_per_sm(d, f->entry, (uint64_t)threads, 0)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t each = d->shared_bytes_per_sm / (unsigned)blocks / 128 * 128, reserved = d->cc_major >= 8 ? RESERVED_SHARED : 0;
+    each = each > reserved + f->entry->shared ? each - reserved - f->entry->shared : 0;
+    *out = each > (uint64_t)f->dynamic_shared ? (size_t)f->dynamic_shared : each;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *shared, CUfunction f, int blocks, int threads), available(shared, f, blocks, threads))

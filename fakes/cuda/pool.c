@@ -1,0 +1,374 @@
+/* Stream-ordered memory: pools. A pool owns address space and backs it with physical memory in steps of 32 MiB; a step
+ * stays backed while anything lies in it, and after that until a synchronisation or a trim lets the pool give it back
+ * (down to its release threshold). Work is done when it is submitted here, so freed memory can be used again at once. */
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct region {
+    uint64_t base;
+    uint32_t steps;
+    struct region *next;
+    struct step {
+        uint32_t live; /* allocations that touch it */
+        uint32_t backed;
+    } step[];
+};
+
+struct pool {
+    uint32_t magic, device;
+    int is_default, destroyed, on_host;
+    uint32_t live, idle_steps; /* allocations; backed steps that nothing lies in */
+    uint32_t reuse[3];
+    uint64_t max_bytes, threshold, reserved, reserved_high, used, used_high;
+    struct heap heap;
+    struct region *regions;
+    struct pool *next;
+};
+
+static struct pool *pools;
+
+/* Under the lock from here to the entries. */
+
+static struct pool *pool_new(uint32_t device, int is_default) {
+    struct pool *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    p->magic = MAGIC_POOL;
+    p->device = device;
+    p->is_default = is_default;
+    p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
+    uint64_t quarter = physical(device)->total_bytes / 4 / POOL_STEP * (POOL_STEP / BLOCK);
+    heap_init(&p->heap, device, HL_KIND_ASYNC, quarter ? (uint32_t)quarter : POOL_STEP / BLOCK, 0, 1);
+    p->next = pools;
+    pools = p;
+    return p;
+}
+
+static struct pool *default_pool(struct visible *v) {
+    if (!v->default_pool) {
+        v->default_pool = pool_new(v->physical, 1);
+        if (!v->pool) v->pool = v->default_pool;
+    }
+    return v->default_pool;
+}
+
+static struct region *region_of(struct pool *p, uint64_t offset) {
+    for (struct region *r = p->regions; r; r = r->next)
+        if (offset - r->base < (uint64_t)r->steps * POOL_STEP) return r;
+    uint32_t steps = (uint32_t)((arena_run_bytes(offset) + POOL_STEP - 1) / POOL_STEP);
+    struct region *r = calloc(1, sizeof *r + steps * sizeof r->step[0]);
+    if (!r) return NULL;
+    r->base = arena_run_base(offset);
+    r->steps = steps;
+    r->next = p->regions;
+    p->regions = r;
+    return r;
+}
+
+static void give_back(struct pool *p, uint64_t keep) {
+    for (struct region *r = p->regions; r && p->idle_steps; r = r->next)
+        for (uint32_t i = r->steps; i-- && p->idle_steps;)
+            if (r->step[i].backed && r->step[i].live == 0) {
+                if (p->reserved - POOL_STEP < keep) return;
+                r->step[i].backed = 0;
+                p->reserved -= POOL_STEP;
+                p->idle_steps--;
+                hl_phys_give(p->device, HL_KIND_ASYNC, POOL_STEP);
+            }
+}
+
+static void span_of(const struct region *r, const struct alloc *a, uint32_t *first, uint32_t *last) {
+    *first = (uint32_t)((a->offset - r->base) / POOL_STEP);
+    *last = (uint32_t)((a->offset - r->base + (uint64_t)a->units * UNIT - 1) / POOL_STEP);
+}
+
+static CUresult take(struct pool *p, uint64_t bytes, CUdeviceptr *out) {
+    if (bytes > physical(p->device)->total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (p->max_bytes && bytes > p->max_bytes) {
+        /* It grows as far as it may before it finds that it may not. */
+        if (p->max_bytes / POOL_STEP * POOL_STEP > p->reserved_high) p->reserved_high = p->max_bytes / POOL_STEP * POOL_STEP;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct alloc *a = heap_alloc(&p->heap, bytes);
+    struct region *r = a ? region_of(p, a->offset) : NULL;
+    if (!r) goto full;
+    uint32_t first, last, missing = 0;
+    span_of(r, a, &first, &last);
+    for (uint32_t i = first; i <= last; i++)
+        missing += !r->step[i].backed;
+    uint64_t more = (uint64_t)missing * POOL_STEP;
+    if (p->max_bytes && p->reserved + more > p->max_bytes) goto full;
+    if (more && hl_phys_take(p->device, HL_KIND_ASYNC, more)) {
+        for (struct pool *other = pools; other; other = other->next) /* what no one uses is given up before anyone fails */
+            if (other->device == p->device && other != p) give_back(other, 0);
+        if (hl_phys_take(p->device, HL_KIND_ASYNC, more)) goto full;
+    }
+    for (uint32_t i = first; i <= last; i++) {
+        p->idle_steps -= r->step[i].backed && r->step[i].live == 0;
+        r->step[i].backed = 1;
+        r->step[i].live++;
+    }
+    p->reserved += more;
+    p->used += bytes;
+    if (p->reserved > p->reserved_high) p->reserved_high = p->reserved;
+    if (p->used > p->used_high) p->used_high = p->used;
+    p->live++;
+    a->pool = p;
+    *out = (CUdeviceptr)(uintptr_t)arena.device_base + a->offset;
+    return CUDA_SUCCESS;
+full:
+    if (a) arena_free(a);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void pool_end(struct pool *p) {
+    give_back(p, 0);
+    heap_close(&p->heap);
+    struct pool **link = &pools;
+    while (*link != p)
+        link = &(*link)->next;
+    *link = p->next;
+    while (p->regions) {
+        struct region *r = p->regions;
+        p->regions = r->next;
+        free(r);
+    }
+    p->magic = MAGIC_DEAD;
+}
+
+void pool_freed(struct alloc *a) {
+    struct pool *p = a->pool;
+    struct region *r = region_of(p, a->offset);
+    uint32_t first, last;
+    span_of(r, a, &first, &last);
+    for (uint32_t i = first; i <= last; i++)
+        p->idle_steps += --r->step[i].live == 0;
+    p->used -= a->bytes;
+    p->live--;
+}
+
+void pools_settle(uint32_t device) {
+    if (!__atomic_load_n(&pools, __ATOMIC_RELAXED)) return;
+    fake_lock();
+    for (struct pool *p = pools, *next; p; p = next) {
+        next = p->next;
+        if (p->device != device) continue;
+        if (p->destroyed && p->live == 0)
+            pool_end(p);
+        else if (p->idle_steps && p->reserved > p->threshold)
+            give_back(p, p->threshold);
+    }
+    fake_unlock();
+}
+
+/* ---- allocation ------------------------------------------------------------------------------------------- */
+
+static struct pool *pool_of(CUmemoryPool handle) {
+    struct pool *p = (struct pool *)(void *)handle;
+    return p && p->magic == MAGIC_POOL && !p->destroyed ? p : NULL;
+}
+
+static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, int own_pool, CUstream stream, int default_stream) {
+    struct ctx *ctx;
+    if (out) *out = 0;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || (own_pool && !pool_of(handle))) return CUDA_ERROR_INVALID_VALUE;
+    (void)stream_of(ctx, stream, default_stream);
+    if (bytes == 0) return CUDA_SUCCESS;
+    fake_lock();
+    struct visible *v = visible_device(ordinal_of(ctx->device));
+    struct pool *p = own_pool ? pool_of(handle) : v->pool ? v->pool : default_pool(v);
+    result = p ? p->on_host ? CUDA_ERROR_NOT_SUPPORTED : take(p, bytes, out) : CUDA_ERROR_OUT_OF_MEMORY;
+    fake_unlock();
+    if (physical(ctx->device)->latency_ns[HL_LATENCY_ALLOC]) hl_latency_units(ctx->device, HL_LATENCY_ALLOC, 31250); /* 1 of 32 us */
+    return result;
+}
+
+#define ALLOCATION(NAME, POOL_PARAMETER, POOL_ARGUMENT, OWN, DEFAULT_STREAM)                                          \
+    API NAME(CUdeviceptr *pointer, size_t bytes POOL_PARAMETER, CUstream stream);                                      \
+    API NAME(CUdeviceptr *pointer, size_t bytes POOL_PARAMETER, CUstream stream) {                                     \
+        ENTER(NAME);                                                                                                   \
+        CUresult result = allocate(pointer, bytes, POOL_ARGUMENT, OWN, stream, DEFAULT_STREAM);                        \
+        LEAVE(result, bytes, result ? 0 : *pointer);                                                                   \
+    }
+#define NOTHING
+#define POOL_COMMA , CUmemoryPool pool
+ALLOCATION(cuMemAllocAsync, NOTHING, NULL, 0, 1)
+ALLOCATION(cuMemAllocAsync_ptsz, NOTHING, NULL, 0, 2)
+ALLOCATION(cuMemAllocFromPoolAsync, POOL_COMMA, pool, 1, 1)
+ALLOCATION(cuMemAllocFromPoolAsync_ptsz, POOL_COMMA, pool, 1, 2)
+
+static CUresult release(CUdeviceptr pointer, CUstream stream, int default_stream) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    (void)stream_of(ctx, stream, default_stream);
+    if (pointer == 0) return CUDA_SUCCESS;
+    uint64_t offset;
+    fake_lock();
+    struct alloc *a = memory_at(pointer, &offset);
+    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE) {
+        fake_unlock();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memory_end(a);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+PAIR(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream), release(pointer, stream, DEFAULT_STREAM))
+
+/* ---- pools ------------------------------------------------------------------------------------------------ */
+
+static CUresult device_pool(CUmemoryPool *out, CUdevice device, int current) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct visible *v = visible_device(device);
+    if (!v) return CUDA_ERROR_INVALID_DEVICE;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    fake_lock();
+    struct pool *p = default_pool(v);
+    if (p && current) p = v->pool;
+    fake_unlock();
+    *out = (CUmemoryPool)(void *)p;
+    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+ENTRY(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device), device_pool(pool, device, 0))
+ENTRY(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device), device_pool(pool, device, 1))
+
+static CUresult set_pool(CUdevice device, CUmemoryPool handle) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct visible *v = visible_device(device);
+    struct pool *p = pool_of(handle);
+    if (!v) return CUDA_ERROR_INVALID_DEVICE;
+    if (!p || p->device != v->physical) return CUDA_ERROR_INVALID_VALUE;
+    v->pool = p;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool), set_pool(device, pool))
+
+static CUresult create(CUmemoryPool *out, const CUmemPoolProps *wanted) {
+    CUresult result = need_init();
+    if (result) return result;
+    if (!out || !wanted || wanted->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    int on_host = wanted->location.type == CU_MEM_LOCATION_TYPE_HOST || wanted->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    if (!on_host && wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    struct visible *v = visible_device(on_host ? 0 : wanted->location.id);
+    if (!v) return CUDA_ERROR_INVALID_DEVICE;
+    fake_lock();
+    struct pool *p = pool_new(v->physical, 0);
+    if (p) {
+        p->max_bytes = wanted->maxSize;
+        p->on_host = on_host;
+    }
+    fake_unlock();
+    *out = (CUmemoryPool)(void *)p;
+    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+ENTRY(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), create(pool, props))
+
+/* What still lies in it stays usable; the memory goes back with the last free. */
+static CUresult destroy(CUmemoryPool handle) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!p || p->is_default) return CUDA_ERROR_INVALID_VALUE;
+    fake_lock();
+    for (int i = 0; i < fake.count; i++)
+        if (fake.visible[i].pool == p) fake.visible[i].pool = fake.visible[i].default_pool;
+    p->destroyed = 1;
+    if (p->live == 0) pool_end(p);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+ENTRY(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
+
+static CUresult trim(CUmemoryPool handle, size_t keep) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    fake_lock();
+    give_back(p, keep);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+ENTRY(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), trim(pool, keep))
+
+static CUresult get_attribute(CUmemoryPool handle, int which, void *out) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!p || !out) return CUDA_ERROR_INVALID_VALUE;
+    fake_lock();
+    switch (which) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: memcpy(out, &p->reuse[which - 1], sizeof p->reuse[0]); break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: memcpy(out, &p->threshold, 8); break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: memcpy(out, &p->reserved, 8); break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: memcpy(out, &p->reserved_high, 8); break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: memcpy(out, &p->used, 8); break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: memcpy(out, &p->used_high, 8); break;
+    default: result = CUDA_ERROR_INVALID_VALUE;
+    }
+    fake_unlock();
+    return result;
+}
+ENTRY(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value), get_attribute(pool, (int)which, value))
+
+static CUresult set_attribute(CUmemoryPool handle, int which, const void *value) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!p || !value) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t wide = 0;
+    fake_lock();
+    switch (which) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: memcpy(&p->reuse[which - 1], value, sizeof p->reuse[0]); break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: memcpy(&p->threshold, value, 8); break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: /* may only be reset */
+        memcpy(&wide, value, 8);
+        if (wide)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+            p->reserved_high = p->reserved;
+        else
+            p->used_high = p->used;
+        break;
+    default: result = CUDA_ERROR_INVALID_VALUE;
+    }
+    fake_unlock();
+    return result;
+}
+ENTRY(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value), set_attribute(pool, (int)which, value))
+
+static CUresult get_access(CUmemAccess_flags *out, CUmemoryPool handle, const CUmemLocation *where) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!out || !p || !where) return CUDA_ERROR_INVALID_VALUE;
+    struct visible *v = where->type == CU_MEM_LOCATION_TYPE_DEVICE ? visible_device(where->id) : NULL;
+    *out = v && v->physical == p->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuMemPoolGetAccess, (CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *where), get_access(flags, pool, where))
+
+static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!p || (count && !map)) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        struct visible *v = map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE ? visible_device(map[i].location.id) : NULL;
+        if (!v) return CUDA_ERROR_INVALID_DEVICE;
+        if (v->physical != p->device && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_INVALID_DEVICE; /* no peers */
+    }
+    return CUDA_SUCCESS;
+}
+ENTRY(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), set_access(pool, map, count))

@@ -1,0 +1,411 @@
+/* Streams, events and host functions. A stream is the time at which its queued work ends; waiting is sleeping until then.
+ * Host functions run in submission order on one helper thread, as the driver's own thread would run them. */
+#include "fake.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "history.h"
+
+enum { PRIORITY_HIGHEST = -5, LEGACY = 1, PER_THREAD = 2, NULL_STREAM_ID = 7 };
+
+struct event {
+    uint32_t magic, flags;
+    struct ctx *ctx;
+    uint64_t time_ns; /* 0 = never recorded */
+    struct stream *stream;
+};
+
+/* ---- streams ---------------------------------------------------------------------------------------------- */
+
+void stream_init(struct stream *s, struct ctx *ctx, uint32_t flags, int priority) {
+    memset(s, 0, sizeof *s);
+    s->magic = MAGIC_STREAM;
+    s->ctx = ctx;
+    s->flags = flags;
+    s->priority = priority;
+    s->id = fake.next_stream_id++;
+}
+
+struct stream *stream_of(struct ctx *ctx, CUstream handle, int default_stream) {
+    uintptr_t value = (uintptr_t)handle;
+    if (__builtin_expect(value <= PER_THREAD, 1)) {
+        if (value == 0) value = (uintptr_t)default_stream;
+        return value == PER_THREAD ? &ctx->per_thread : &ctx->legacy;
+    }
+    struct stream *s = (struct stream *)(void *)handle;
+    if (__builtin_expect(s->magic != MAGIC_STREAM, 0)) fake_crash();
+    return s;
+}
+
+static void pending_wait(struct stream *s) {
+    for (uint32_t n; (n = __atomic_load_n(&s->pending, __ATOMIC_ACQUIRE)) != 0;)
+        syscall(SYS_futex, &s->pending, FUTEX_WAIT_PRIVATE, n, NULL, NULL, 0);
+}
+
+void stream_wait(struct stream *s) {
+    uint64_t end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
+    if (end) hl_sleep_until(end);
+    if (__atomic_load_n(&s->pending, __ATOMIC_ACQUIRE)) pending_wait(s);
+}
+
+int stream_idle(const struct stream *s) {
+    uint64_t end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
+    return !__atomic_load_n(&s->pending, __ATOMIC_ACQUIRE) && (!end || hl_now_ns() >= end);
+}
+
+void stream_work(struct stream *s, uint64_t end_ns) {
+    uint64_t seen = __atomic_load_n(&s->end_ns, __ATOMIC_RELAXED);
+    while (seen < end_ns && !__atomic_compare_exchange_n(&s->end_ns, &seen, end_ns, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+}
+
+void context_wait(struct ctx *ctx) {
+    stream_wait(&ctx->legacy);
+    stream_wait(&ctx->per_thread);
+    /* Waits are outside the lock: look again from the start after each. */
+    for (;;) {
+        struct stream *busy = NULL;
+        fake_lock();
+        for (struct stream *s = ctx->streams; s && !busy; s = s->next)
+            if (!stream_idle(s)) busy = s;
+        fake_unlock();
+        if (!busy) return;
+        stream_wait(busy);
+    }
+}
+
+static CUresult create(CUstream *out, unsigned flags, int priority) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+    struct stream *s = malloc(sizeof *s);
+    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    priority = priority > 0 ? 0 : priority < PRIORITY_HIGHEST ? PRIORITY_HIGHEST : priority;
+    fake_lock();
+    stream_init(s, ctx, flags, priority);
+    s->next = ctx->streams;
+    ctx->streams = s;
+    fake_unlock();
+    *out = (CUstream)(void *)s;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuStreamCreate, (CUstream *stream, unsigned int flags), create(stream, flags, 0))
+ENTRY(cuStreamCreateWithPriority, (CUstream *stream, unsigned int flags, int priority), create(stream, flags, priority))
+
+static CUresult destroy(CUstream handle) {
+    CUresult result = need_init();
+    if (result) return result;
+    if ((uintptr_t)handle <= PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+    struct stream *s = stream_of(NULL, handle, LEGACY);
+    stream_wait(s); /* the real call returns at once and lets the work finish; nothing can tell the two apart here */
+    fake_lock();
+    struct stream **link = &s->ctx->streams;
+    while (*link && *link != s)
+        link = &(*link)->next;
+    if (*link) *link = s->next;
+    s->magic = MAGIC_DEAD;
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+ENTRY(cuStreamDestroy, (CUstream stream), destroy(stream))
+ENTRY(cuStreamDestroy_v2, (CUstream stream), destroy(stream))
+
+/* The context and the stream of a call; without a context, 201. */
+static CUresult both(CUstream handle, int default_stream, struct ctx **ctx, struct stream **stream) {
+    CUresult result = need_ctx(ctx);
+    if (result) return result;
+    *stream = stream_of(*ctx, handle, default_stream);
+    return CUDA_SUCCESS;
+}
+
+static CUresult query(CUstream handle, int default_stream) {
+    struct ctx *ctx;
+    struct stream *s;
+    CUresult result = both(handle, default_stream, &ctx, &s);
+    if (result) return result;
+    return stream_idle(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+PAIR(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream), query(stream, DEFAULT_STREAM))
+
+static CUresult synchronize(CUstream handle, int default_stream) {
+    struct ctx *ctx;
+    struct stream *s;
+    CUresult result = both(handle, default_stream, &ctx, &s);
+    if (result) return result;
+    stream_wait(s);
+    pools_settle(ctx->device);
+    return ctx_trouble(ctx);
+}
+PAIR(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream), synchronize(stream, DEFAULT_STREAM))
+
+#define GETTER(FUNCTION, TYPE, VALUE)                                                                                 \
+    static CUresult FUNCTION(CUstream handle, int default_stream, TYPE *out) {                                         \
+        struct ctx *ctx;                                                                                               \
+        struct stream *s;                                                                                              \
+        CUresult result = both(handle, default_stream, &ctx, &s);                                                      \
+        if (result) return result;                                                                                     \
+        if (!out) return CUDA_ERROR_INVALID_VALUE;                                                                     \
+        *out = (TYPE)(VALUE);                                                                                          \
+        return CUDA_SUCCESS;                                                                                           \
+    }
+GETTER(get_flags, unsigned int, s->flags)
+GETTER(get_priority, int, s->priority)
+GETTER(get_id, unsigned long long, s == &ctx->legacy ? (uint64_t)NULL_STREAM_ID : s->id)
+GETTER(get_ctx, CUcontext, (void *)s->ctx)
+GETTER(get_device, CUdevice, ordinal_of(s->ctx->device))
+GETTER(capture_status, CUstreamCaptureStatus, CU_STREAM_CAPTURE_STATUS_NONE)
+
+PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int *out), get_flags(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int *out), get_priority(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long *out), get_id(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream stream, CUcontext *out), get_ctx(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream stream, CUdevice *out), get_device(stream, DEFAULT_STREAM, out))
+
+static CUresult get_ctx_v2(CUstream handle, int default_stream, CUcontext *ctx, CUgreenCtx *green) {
+    CUresult result = get_ctx(handle, default_stream, ctx);
+    if (result == CUDA_SUCCESS && green) *green = NULL;
+    return result;
+}
+PAIR(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz, (CUstream stream, CUcontext *ctx, CUgreenCtx *green),
+     get_ctx_v2(stream, DEFAULT_STREAM, ctx, green))
+
+/* Capture cannot begin on a fake yet, so no stream is ever capturing; the id is left alone, as measured. */
+PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *out), capture_status(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz, (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id),
+     ((void)id, capture_status(stream, DEFAULT_STREAM, out)))
+PAIR(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
+     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes, size_t *count),
+     ((void)id, (void)graph, (void)nodes, (void)count, capture_status(stream, DEFAULT_STREAM, out)))
+PAIR(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
+     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes, const CUgraphEdgeData **edges,
+      size_t *count),
+     ((void)id, (void)graph, (void)nodes, (void)edges, (void)count, capture_status(stream, DEFAULT_STREAM, out)))
+
+static CUresult exchange_mode(CUstreamCaptureMode *mode) {
+    static __thread CUstreamCaptureMode current;
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode old = current;
+    current = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), exchange_mode(mode))
+
+static CUresult attach_memory(CUdeviceptr at, size_t bytes, unsigned flags, CUstream handle, int default_stream) {
+    struct ctx *ctx;
+    struct stream *s;
+    CUresult result = both(handle, default_stream, &ctx, &s);
+    if (result) return result;
+    uint64_t offset;
+    fake_lock();
+    struct alloc *a = memory_at(at, &offset);
+    int fits = a && a->kind == HL_KIND_MANAGED && bytes <= a->bytes;
+    fake_unlock();
+    return fits && (flags == 1 || flags == 2 || flags == 4) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+PAIR(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz, (CUstream stream, CUdeviceptr at, size_t bytes, unsigned int flags),
+     attach_memory(at, bytes, flags, stream, DEFAULT_STREAM))
+
+/* ---- events ----------------------------------------------------------------------------------------------- */
+
+static CUresult event_of(CUevent handle, struct event **out) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct event *e = (struct event *)(void *)handle;
+    if (!e) return CUDA_ERROR_INVALID_HANDLE;
+    if (e->magic == MAGIC_DEAD) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (e->magic != MAGIC_EVENT) return CUDA_ERROR_INVALID_HANDLE;
+    *out = e;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_create(CUevent *out, unsigned flags) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))) return CUDA_ERROR_INVALID_VALUE;
+    struct event *e = calloc(1, sizeof *e);
+    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
+    e->magic = MAGIC_EVENT;
+    e->flags = flags;
+    e->ctx = ctx;
+    *out = (CUevent)(void *)e;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuEventCreate, (CUevent *event, unsigned int flags), event_create(event, flags))
+
+static CUresult event_destroy(CUevent handle) {
+    struct event *e;
+    CUresult result = event_of(handle, &e);
+    if (result) return result;
+    e->magic = MAGIC_DEAD; /* kept: a dead event is refused, not a fault */
+    return CUDA_SUCCESS;
+}
+ENTRY(cuEventDestroy, (CUevent event), event_destroy(event))
+ENTRY(cuEventDestroy_v2, (CUevent event), event_destroy(event))
+
+static int event_done(const struct event *e) {
+    uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
+    return !at || (hl_now_ns() >= at && !(e->stream && e->stream->magic == MAGIC_STREAM && __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
+}
+
+static CUresult event_record(CUevent handle, CUstream stream, unsigned flags, int default_stream) {
+    struct ctx *ctx;
+    struct event *e;
+    CUresult result = need_ctx(&ctx);
+    if (result == CUDA_SUCCESS) result = event_of(handle, &e);
+    if (result) return result;
+    if (flags == CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_ILLEGAL_STATE; /* outside a capture */
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    struct stream *s = stream_of(ctx, stream, default_stream);
+    uint64_t now = hl_now_ns(), end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
+    e->stream = s;
+    __atomic_store_n(&e->time_ns, end > now ? end : now, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
+}
+PAIR(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream), event_record(event, stream, 0, DEFAULT_STREAM))
+PAIR(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned int flags),
+     event_record(event, stream, flags, DEFAULT_STREAM))
+
+static CUresult event_query(CUevent handle) {
+    struct event *e;
+    CUresult result = event_of(handle, &e);
+    if (result) return result;
+    if ((result = ctx_trouble(e->ctx)) != CUDA_SUCCESS) return result;
+    return event_done(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+ENTRY(cuEventQuery, (CUevent event), event_query(event))
+
+static CUresult event_synchronize(CUevent handle) {
+    struct event *e;
+    CUresult result = event_of(handle, &e);
+    if (result) return result;
+    uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
+    if (at) hl_sleep_until(at);
+    if (e->stream && e->stream->magic == MAGIC_STREAM) pending_wait(e->stream);
+    pools_settle(e->ctx->device);
+    return ctx_trouble(e->ctx);
+}
+ENTRY(cuEventSynchronize, (CUevent event), event_synchronize(event))
+
+static CUresult event_elapsed(float *out, CUevent from, CUevent to) {
+    struct event *a, *b;
+    CUresult result = event_of(from, &a);
+    if (result == CUDA_SUCCESS) result = event_of(to, &b);
+    if (result) return result;
+    if (!out || !a->time_ns || !b->time_ns || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event_done(a) || !event_done(b)) return CUDA_ERROR_NOT_READY;
+    *out = (float)((double)((int64_t)b->time_ns - (int64_t)a->time_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+ENTRY(cuEventElapsedTime, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
+ENTRY(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
+
+static CUresult wait_event(CUstream stream, CUevent event, unsigned flags, int default_stream) {
+    struct ctx *ctx;
+    struct event *e;
+    CUresult result = need_ctx(&ctx);
+    if (result == CUDA_SUCCESS) result = event_of(event, &e);
+    if (result) return result;
+    if (flags == CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_ILLEGAL_STATE;
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
+    if (at) stream_work(stream_of(ctx, stream, default_stream), at);
+    return CUDA_SUCCESS;
+}
+PAIR(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags),
+     wait_event(stream, event, flags, DEFAULT_STREAM))
+
+/* ---- host functions --------------------------------------------------------------------------------------- */
+
+struct job {
+    CUhostFn function;
+    CUstreamCallback callback;
+    void *data;
+    CUstream handle;
+    struct stream *stream;
+    uint64_t at_ns;
+    struct job *next;
+};
+
+static pthread_mutex_t job_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t job_cond = PTHREAD_COND_INITIALIZER;
+static struct job *first_job, **last_job = &first_job;
+static int helper_runs;
+
+static void *helper(void *unused) {
+    (void)unused;
+    for (;;) {
+        pthread_mutex_lock(&job_mutex);
+        while (!first_job)
+            pthread_cond_wait(&job_cond, &job_mutex);
+        struct job *job = first_job;
+        first_job = job->next;
+        if (!first_job) last_job = &first_job;
+        pthread_mutex_unlock(&job_mutex);
+        hl_sleep_until(job->at_ns);
+        if (job->function)
+            job->function(job->data);
+        else
+            job->callback(job->handle, CUDA_SUCCESS, job->data);
+        __atomic_fetch_sub(&job->stream->pending, 1, __ATOMIC_RELEASE);
+        syscall(SYS_futex, &job->stream->pending, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        free(job);
+    }
+    return NULL;
+}
+
+/* The helper takes no signals of the program. */
+static int start_helper(void) {
+    if (helper_runs) return 0;
+    sigset_t all, old;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int code = pthread_create(&thread, NULL, helper, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (code) return code;
+    pthread_detach(thread);
+    helper_runs = 1;
+    return 0;
+}
+
+static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback callback, void *data, int default_stream) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    struct stream *s = stream_of(ctx, handle, default_stream);
+    if (!function && !callback) return CUDA_ERROR_INVALID_VALUE;
+    struct job *job = malloc(sizeof *job);
+    if (!job) return CUDA_ERROR_OUT_OF_MEMORY;
+    *job = (struct job){function, callback, data, handle, s, __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE), NULL};
+    pthread_mutex_lock(&job_mutex);
+    int code = start_helper();
+    if (!code) {
+        __atomic_fetch_add(&s->pending, 1, __ATOMIC_RELAXED);
+        *last_job = job;
+        last_job = &job->next;
+        pthread_cond_signal(&job_cond);
+    }
+    pthread_mutex_unlock(&job_mutex);
+    if (code) free(job);
+    return code ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream stream, CUhostFn function, void *data),
+     submit(stream, function, NULL, data, DEFAULT_STREAM))
+static CUresult add_callback(CUstream stream, CUstreamCallback callback, void *data, unsigned flags, int default_stream) {
+    return flags && !need_init() ? CUDA_ERROR_INVALID_VALUE : submit(stream, NULL, callback, data, default_stream);
+}
+PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz, (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags),
+     add_callback(stream, callback, data, flags, DEFAULT_STREAM))
