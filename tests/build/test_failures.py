@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -150,3 +151,25 @@ def test_pip_ends_with_the_same_line(root: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "no C compiler (/nonexistent)" in done.stderr.splitlines()[-1]
     assert list((clone / "dist").glob("*.whl")) == []
+
+
+def test_elsewhere_the_wheel_is_pure(root: Path, tmp_path: Path) -> None:
+    """On macOS simulator, checks and reports install without a compiler; nothing native is in the wheel."""
+    clone = copy_of(root, tmp_path / "clone")
+    program = (
+        "import platform; platform.system = lambda: 'Darwin'\n"
+        "import setuptools.build_meta as build; build.build_wheel('dist')"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=clone, env={**os.environ, "CC": "/nonexistent"}, check=True)
+    (wheel,) = (clone / "dist").glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "lab/spec/hooks.toml" in names
+    assert [name for name in names if name.startswith("lab/_native/")] == []
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"lab"}
+    shipped = {name.removeprefix("lab/_scenarios/") for name in names if name.startswith("lab/_scenarios/")}
+    assert shipped == {str(path.relative_to(root / "scenarios")) for path in scenario_files(root)}
+
+
+def scenario_files(root: Path) -> list[Path]:
+    return [path for path in (root / "scenarios").rglob("*") if path.is_file()]
