@@ -13,16 +13,13 @@ from lab.spec import Hook, HookTable
 
 NOT_SUPPORTED = {"cuda": 801, "nvml": 3}  # CUDA_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_SUPPORTED
 
-VERSION_TAGS = {"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
-"""As the real libraries have them: without a tag glibc's dlvsym finds nothing in a library."""
-
 
 def emit(table: HookTable) -> dict[str, str]:
     files = {"hl_fake_stubs.h": _HEADER}
     for library in ("cuda", "nvml"):
         hooks = [hook for hook in table.hooks if hook.library == library and hook.fake != "absent"]
         files[f"fake_{library}_stubs.c"] = _stubs(library, hooks, table)
-        files[f"fake_{library}.map"] = version_script((hook.name for hook in hooks), tag=VERSION_TAGS[library])
+        files[f"fake_{library}.map"] = version_script(hook.name for hook in hooks)
     hooked = [hook.name for hook in table.hooks if hook.hooked]
     files["preload.map"] = version_script([*hooked, "dlsym", "dlvsym", "hooklab_*"])
     files["region.map"] = version_script(["hl_*"])
@@ -45,14 +42,9 @@ extern const unsigned hl_fake_first, hl_fake_count;
 )
 
 
-def version_script(names: Iterable[str], *, tag: str = "") -> str:
-    """A linker version script that exports exactly these names, under a version tag if one is given."""
-    return (
-        f"{tag} {{\n".lstrip()
-        + "  global:\n"
-        + "".join(f"    {name};\n" for name in sorted(names))
-        + "  local:\n    *;\n};\n"
-    )
+def version_script(names: Iterable[str]) -> str:
+    """A linker version script that exports exactly these names."""
+    return "{\n  global:\n" + "".join(f"    {name};\n" for name in sorted(names)) + "  local:\n    *;\n};\n"
 
 
 def _stubs(library: str, hooks: list[Hook], table: HookTable) -> str:

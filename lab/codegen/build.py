@@ -48,6 +48,8 @@ class Target:
     """Globs under the repository; the first one must match something."""
     generated: tuple[str, ...] = GENERATED
     soname: str = ""
+    tagged: bool = False
+    """Symbols carry the soname as their version, as those of the real driver do: dlvsym finds nothing else."""
     """Of a shared library; empty: a program."""
     export: str = ""
     """Generated version script."""
@@ -73,6 +75,7 @@ TARGETS = (
         generated=(*GENERATED, "fake_cuda_stubs.c"),
         soname="libcuda.so.1",
         export="fake_cuda.map",
+        tagged=True,
     ),
     Target(
         "fake-nvml",
@@ -81,6 +84,7 @@ TARGETS = (
         generated=(*GENERATED, "fake_nvml_stubs.c"),
         soname="libnvidia-ml.so.1",
         export="fake_nvml.map",
+        tagged=True,
     ),
     Target(
         "preload",
@@ -208,6 +212,8 @@ class Job:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".tmp")
         kind = [*SHARED, f"-Wl,-soname,{target.soname}", f"-Wl,--version-script={self.gen / target.export}"]
+        if target.tagged:
+            kind.append("-Wl,--default-symver")
         libraries = [str(self.out / BY_NAME[name].output) for name in target.needs]
         command = [
             *self.compiler.command,
