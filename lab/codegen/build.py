@@ -48,9 +48,9 @@ class Target:
     """Globs under the repository; the first one must match something."""
     generated: tuple[str, ...] = GENERATED
     soname: str = ""
+    """Of a shared library; empty: a program."""
     tagged: bool = False
     """Symbols carry the soname as their version, as those of the real driver do: dlvsym finds nothing else."""
-    """Of a shared library; empty: a program."""
     export: str = ""
     """Generated version script."""
     visibility: str = "hidden"
@@ -129,10 +129,7 @@ def build(
         raise BuildError(f"no C sources under {root}: build from a clone of the repository")
     with _lock(temp):
         job = Job(root, out, temp, sanitize)
-        targets = _ordered(only)
-        if not only:  # BRINGUP
-            targets = [t for t in targets if list(root.glob(t.sources[0]))]
-        return [job.make(target) for target in targets]
+        return [job.make(target) for target in _ordered(only)]
 
 
 @contextlib.contextmanager
