@@ -10,7 +10,9 @@
  *   used DEVICE                         -> BYTES
  *   live                                -> COUNT
  *   fork                                -> 0   (a child is forked that takes and keeps 1 byte and ends)
- *   close                               -> 0 */
+ *   close                               -> 0
+ *
+ * Started with an argument it books one byte more than it is told to settle: the stateful test must find that out. */
 #define _GNU_SOURCE
 #include "kit.h"
 
@@ -20,6 +22,7 @@ enum { TICKETS = 64, DETACHED = 64 };
 static struct hl_ticket tickets[TICKETS];
 static struct hl_entry detached[DETACHED]; /* pointer 0 = none */
 static char path[512];
+static uint64_t planted;
 
 static int open_it(const char *rest) {
     char lock[16], mode[16];
@@ -48,7 +51,7 @@ static void answer(const char *command, const char *rest) {
         int32_t code = hl_ledger_reserve((int)b, c, (int)d, &tickets[a]);
         printf("%d %llu\n", code, (unsigned long long)tickets[a].before);
     } else if (!strcmp(command, "settle")) {
-        printf("%d\n", hl_ledger_settle(&tickets[a], b, c, d));
+        printf("%d\n", hl_ledger_settle(&tickets[a], b, c, d + planted));
     } else if (!strcmp(command, "cancel")) {
         hl_ledger_cancel(&tickets[a]);
         puts("0");
@@ -83,7 +86,9 @@ static void answer(const char *command, const char *rest) {
     }
 }
 
-int main(void) {
+int main(int count, char **arguments) {
+    (void)arguments;
+    planted = count > 1;
     char line[1024], command[32];
     int at;
     while (fgets(line, sizeof line, stdin)) {
