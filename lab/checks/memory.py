@@ -16,7 +16,7 @@ import numpy as np
 from lab.checks.history import NONE8, NONE16, Records, event
 from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, worst
 from lab.scenario.model import Container, Expectation, Scenario
-from lab.scenario.units import format_size
+from lab.scenario.units import say_size
 from lab.spec import load_layout
 
 
@@ -48,12 +48,12 @@ def never_above(expectation: Expectation, scenario: Scenario, run: RunData) -> V
         status=worst(statuses),
         check="never_above",
         subject=over[0].subject if over else f"memory of each {of}" if len(peaks) != 1 else peaks[0].subject,
-        expected=f"never above {format_size(bound)}",
+        expected=f"never above {say_size(bound)}",
         seen=_seen(peaks, known) + (f" ({run.history.dropped} records were dropped)" if run.history.dropped else ""),
         where=str(expectation.where),
         evidence=run.evidence,
         details=tuple(
-            f"{peak.subject}: {format_size(peak.peak or 0)}, {format_size((peak.peak or 0) - bound)} too much"
+            f"{peak.subject}: {say_size(peak.peak or 0)}, {say_size((peak.peak or 0) - bound)} too much"
             for peak in over
         ),
     )
@@ -63,9 +63,9 @@ def _seen(peaks: list[_Peak], known: list[_Peak]) -> str:
     said: list[str] = []
     highest = max(known, key=lambda peak: peak.peak or 0, default=None)
     if highest is not None:
-        said.append(f"at most {format_size(highest.peak or 0)} ({highest.subject})")
+        said.append(f"at most {say_size(highest.peak or 0)} ({highest.subject})")
         if highest.lingering:
-            said.append(f"and up to {format_size(highest.lingering)} of processes already ended")
+            said.append(f"and up to {say_size(highest.lingering)} of processes already ended")
     blind = [peak.subject for peak in peaks if peak.peak is None]
     if blind or not peaks:
         said.append(f"no physical record of {', '.join(blind) or 'anything'}")
@@ -217,7 +217,7 @@ def ledger_empty(expectation: Expectation, scenario: Scenario, run: RunData) -> 
 def _holdings(records: Records, *, slots: bool) -> str:
     total = sum(int(record["a"]) for record in records)
     devices = sorted({int(record["device"]) for record in records if int(record["device"]) != NONE8})
-    text = format_size(total)
+    text = say_size(total)
     if devices:
         text += f" on device {', '.join(map(str, devices))}"
     if slots:

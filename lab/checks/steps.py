@@ -23,7 +23,7 @@ from lab.checks.model import (
 )
 from lab.scenario.crosscheck import VALUES
 from lab.scenario.model import Expectation, Instance, Scenario, Step
-from lab.scenario.units import format_size
+from lab.scenario.units import say_size
 from lab.scenario.vocabulary import code_name, codes
 
 SKIPPED = -1  # STEP_END.result of a step whose subject does not exist
@@ -236,7 +236,7 @@ def _by_process(ends: Records, scenario: Scenario, family: str) -> Iterable[str]
 
 
 def _form(key: str) -> Any:
-    return format_size if key in _SIZES else str
+    return say_size if key in _SIZES else str
 
 
 def _range(key: str, found: list[int]) -> str:

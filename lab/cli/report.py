@@ -19,8 +19,6 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
 
     Exit status of one run: as when it was made. Of a comparison: 0 when every verdict is the same, 1 when one differs.
     """
-    from rich.console import Console
-
     from lab.report import as_json as json_report
     from lab.report import compare, terminal
     from lab.report import junit as junit_report
@@ -32,9 +30,9 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
     if as_json:
         click.echo(json.dumps(json_report.document(reports), indent=1))
     elif len(reports) == 1:
-        terminal.show(Console(highlight=False), reports[0], full=True)
+        terminal.show(terminal.console(), reports[0], full=True)
     else:
-        compare.show(Console(highlight=False), reports[0], reports[1])
+        compare.show(terminal.console(), reports[0], reports[1])
     if len(reports) == 2:
         return 0 if all(row.same for row in compare.differences(reports[0], reports[1])) else 1
     return exit_code([reports[0].status], allow_unknown=allow_unknown)

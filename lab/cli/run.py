@@ -250,11 +250,9 @@ def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[s
     if options["as_json"]:
         click.echo(json.dumps(as_json.document(reports, errors=errors), indent=1))
     else:
-        from rich.console import Console
-
         from lab.report import terminal
 
-        console = Console(highlight=False)
+        console = terminal.console()
         for report in reports:
             terminal.show(console, report, full=len(reports) == 1)
         if len(reports) > 1:

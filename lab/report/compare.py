@@ -57,7 +57,7 @@ def show(console: Console, first: RunReport, second: RunReport) -> None:
     for name, report in (("A", first), ("B", second)):
         console.print(f"{name}: [{COLOURS[report.status]}]{report.status}[/]  {escape(report.id)}", soft_wrap=True)
         console.print(f"   [dim]{escape(environment_line(report))}[/]", soft_wrap=True)
-    table = Table(show_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("check", "subject", "A", "A seen", "B", "B seen"):
         table.add_column(column, overflow="fold")
     for row in differences(first, second):
@@ -80,7 +80,9 @@ def _calls(first: RunReport, second: RunReport) -> Table | None:
     theirs = {(row.step, row.function, row.route): row for row in second.calls}
     if not mine and not theirs:
         return None
-    table = Table(title=f"steps by route ({first.evidence})", title_justify="left", show_edge=False, header_style="dim")
+    table = Table(
+        title=f"steps by route ({first.evidence})", title_justify="left", box=None, pad_edge=False, header_style="dim"
+    )
     for column in ("step", "function", "route"):
         table.add_column(column, overflow="fold")
     for column in ("A ended", "A failed", "A p50", "A p99", "B ended", "B failed", "B p50", "B p99", "B/A p50"):

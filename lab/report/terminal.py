@@ -3,6 +3,7 @@ where everything lies. Colour and width follow the terminal; plain text everywhe
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 
@@ -12,9 +13,17 @@ from rich.table import Table
 
 from lab.checks import INVALID, VALID, Verdict
 from lab.report.model import CallRow, RunReport
-from lab.scenario.units import format_duration, format_size
+from lab.scenario.units import format_duration, say_size
 
 COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
+
+
+def console(*, width: int = 120) -> Console:
+    """Standard output; where that is no terminal, lines are wide enough for logs ($COLUMNS wins)."""
+    found = Console(highlight=False)
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        found.width = width
+    return found
 
 
 def show(console: Console, report: RunReport, *, full: bool) -> None:
@@ -39,9 +48,9 @@ def show(console: Console, report: RunReport, *, full: bool) -> None:
     if report.calls:
         console.print(_calls(report.calls, report.evidence))
     for row in report.memory:
-        limit = f" of {format_size(row.limit)}" if row.limit else ""
+        limit = f" of {say_size(row.limit)}" if row.limit else ""
         console.print(
-            f"memory: {escape(row.container)}, device {row.device}: at most {format_size(row.peak)}{limit} "
+            f"memory: {escape(row.container)}, device {row.device}: at most {say_size(row.peak)}{limit} "
             f"[dim]({row.evidence})[/]"
         )
     if report.not_executed:
@@ -83,7 +92,7 @@ def summary(console: Console, reports: Sequence[RunReport]) -> None:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Table:
-    table = Table(show_edge=False, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("verdict", "check", "subject", "expected", "seen"):
         table.add_column(column, overflow="fold")
     for verdict in verdicts:
@@ -109,10 +118,12 @@ def _failure(console: Console, verdict: Verdict) -> None:
 
 
 def _calls(rows: Sequence[CallRow], evidence: str) -> Table:
-    table = Table(title=f"steps by route ({evidence})", title_justify="left", show_edge=False, header_style="dim")
+    table = Table(
+        title=f"steps by route ({evidence})", title_justify="left", box=None, pad_edge=False, header_style="dim"
+    )
     for column in ("step", "function", "route"):
         table.add_column(column, overflow="fold")
-    for column in ("ended", "ok", "failed", "unfinished", "p50", "p95", "p99", "max"):
+    for column in ("ended", "ok", "failed", "open", "p50", "p99", "max"):  # open: begun, never ended
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
@@ -123,6 +134,6 @@ def _calls(rows: Sequence[CallRow], evidence: str) -> Table:
             str(row.ok),
             ", ".join(f"{count} {name}" for name, count in row.failures.items()) or "0",
             str(row.unfinished),
-            *(format_duration(row.ns[key]) if key in row.ns else "" for key in ("p50", "p95", "p99", "max")),
+            *(format_duration(row.ns[key]) if key in row.ns else "" for key in ("p50", "p99", "max")),
         )
     return table

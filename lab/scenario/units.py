@@ -49,6 +49,13 @@ def format_size(size: int) -> str:
     return f"{sign}{size}B"
 
 
+def say_size(size: int) -> str:
+    """A size for people: exact where a binary unit says it in whole numbers from MiB up, else MiB and the bytes."""
+    if abs(size) < SIZE_UNITS["MiB"] or size % SIZE_UNITS["MiB"] == 0:
+        return format_size(size)
+    return f"{size / SIZE_UNITS['MiB']:.1f}MiB ({size:,} bytes)"
+
+
 def format_duration(ns: float) -> str:
     """A duration for people, three significant digits: ``17.3 ms``."""
     for unit in ("s", "ms", "us"):
