@@ -137,7 +137,8 @@ static void *by_name(const char *name, const struct how *how) {
     switch (how->route) {
     case HL_ROUTE_DEFAULT: return dlsym(RTLD_DEFAULT, name);
     case HL_ROUTE_NEXT: return dlsym(RTLD_NEXT, name);
-    case HL_ROUTE_DLVSYM: return handle ? dlvsym(handle, name, how->symbol_version) : NULL;
+    case HL_ROUTE_DLVSYM:
+        return handle ? dlvsym(handle, name, how->symbol_version ? how->symbol_version : soname(name)) : NULL;
     default: return handle ? dlsym(handle, name) : NULL;
     }
 }
