@@ -11,7 +11,7 @@
 
 #include "call.h"
 
-enum { SCAN = 8, RECORDS = 512, DIRTY = 1, POPULATED = 2, CHARGED = 4, FREE = 0x80000000u };
+enum { SCAN = 3, RECORDS = 512, DIRTY = 1, POPULATED = 2, CHARGED = 4, FREE = 0x80000000u };
 
 struct unit { /* meaningful at the first and the last unit of an extent only */
     uint32_t size; /* first: units of the extent | FREE */

@@ -101,8 +101,13 @@ static CUresult name(char *out, int length, CUdevice device) {
     if (result) return result;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     if (length == 0) fake_crash();
-    strncpy(out, d->name, length > 0 ? (size_t)length - 1 : sizeof d->name);
-    out[length > 0 ? (size_t)length - 1 : strlen(d->name)] = 0;
+    /* A negative length is no bound at all; a positive one is padded with zeros, as strncpy does. */
+    if (length < 0) {
+        strcpy(out, d->name);
+    } else {
+        strncpy(out, d->name, (size_t)length - 1);
+        out[length - 1] = 0;
+    }
     return CUDA_SUCCESS;
 }
 ENTRY(cuDeviceGetName, (char *text, int length, CUdevice device), name(text, length, device))

@@ -260,6 +260,7 @@ static int function(struct text *t, struct image *image, int is_entry, int versi
 static int module(struct text t, int capability, struct image *image) {
     struct text w;
     int target = 0;
+    uint32_t constant = 0;
     skip(&t);
     if (t.at >= t.end || *t.at++ != '.' || !equals(word(&t), "version")) return INVALID_IMAGE;
     skip(&t);
@@ -297,6 +298,7 @@ static int module(struct text t, int capability, struct image *image) {
             int is_managed = t.end - t.at > 20 && memmem(t.at, 20, "managed", 7) != NULL;
             if (declaration(&t, &name, &bytes, &align)) return INVALID_PTX;
             if (!equals(w, "shared") && image_add_variable(image, name.at, (size_t)(name.end - name.at), bytes, is_managed)) return NO_MEMORY;
+            constant += equals(w, "const") ? (uint32_t)bytes : 0;
             while (t.at < t.end && *t.at != ';')
                 t.at++;
         } else if (equals(w, "section")) {
@@ -311,6 +313,8 @@ static int module(struct text t, int capability, struct image *image) {
     }
     if (!target) return INVALID_PTX;
     image->target = target;
+    for (uint32_t i = 0; i < image->entries; i++)
+        image->entry[i].constant = constant; /* a module's constants are one bank, seen by all its entries */
     return 0;
 }
 

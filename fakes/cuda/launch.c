@@ -41,6 +41,38 @@ static inline uint64_t waves_ns(const struct hl_node_device *d, const struct sha
     return waves > UINT64_MAX / WAVE_NS / 4 ? UINT64_MAX / 4 : (uint64_t)waves * WAVE_NS;
 }
 
+/* Puts a busy interval into the node's ring. Kernels of microseconds would push a second of history out of it, so this
+ * process's work that starts within a millisecond of its last entry makes that entry longer: the busy time stays exact,
+ * its place moves by less than the millisecond. Two threads at once may write an entry each. */
+static void write_interval(uint32_t device, struct hl_node_device *d, uint64_t start, uint64_t end) {
+    enum { CELL_NS = 1000000 };
+    static struct {
+        uint64_t start, sequence;
+    } latest[HL_MAX_DEVICES];
+    uint64_t capacity = hl_node.header->interval_capacity;
+    if (capacity == 0) return;
+    struct hl_node_interval *ring = hl_node_intervals(device), *i;
+    uint64_t sequence = __atomic_load_n(&latest[device].sequence, __ATOMIC_RELAXED);
+    if (sequence) {
+        i = &ring[(sequence - 1) % capacity];
+        uint64_t since = start - __atomic_load_n(&latest[device].start, __ATOMIC_RELAXED);
+        if (since < CELL_NS && i->slot == hl_node.slot && __atomic_load_n(&i->sequence, __ATOMIC_RELAXED) == sequence) {
+            __atomic_fetch_add(&i->end_ns, end - start, __ATOMIC_RELAXED);
+            return;
+        }
+    }
+    uint64_t head = __atomic_fetch_add(&d->interval_head, 1, __ATOMIC_RELAXED);
+    i = &ring[head % capacity];
+    __atomic_store_n(&i->sequence, 0, __ATOMIC_RELAXED);
+    i->start_ns = start;
+    i->end_ns = end;
+    i->slot = hl_node.slot;
+    i->share_permille = 1000;
+    __atomic_store_n(&i->sequence, head + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&latest[device].start, start, __ATOMIC_RELAXED);
+    __atomic_store_n(&latest[device].sequence, head + 1, __ATOMIC_RELAXED);
+}
+
 /* Takes the queue of the device for `ns` and writes the busy interval. Returns when the work ends. */
 static uint64_t occupy(uint32_t device, struct stream *stream, uint64_t ns) {
     struct hl_node_device *d = physical(device);
@@ -52,17 +84,7 @@ static uint64_t occupy(uint32_t device, struct stream *stream, uint64_t ns) {
         if (after > start) start = after;
         end = start + ns < start ? UINT64_MAX : start + ns;
     } while (!__atomic_compare_exchange_n(&d->busy_until, &busy, end, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    uint32_t capacity = hl_node.header->interval_capacity;
-    if (capacity) {
-        uint64_t head = __atomic_fetch_add(&d->interval_head, 1, __ATOMIC_RELAXED);
-        struct hl_node_interval *i = &hl_node_intervals(device)[head % capacity];
-        __atomic_store_n(&i->sequence, 0, __ATOMIC_RELAXED);
-        i->start_ns = start;
-        i->end_ns = end;
-        i->slot = hl_node.slot;
-        i->share_permille = 1000;
-        __atomic_store_n(&i->sequence, head + 1, __ATOMIC_RELEASE);
-    }
+    write_interval(device, d, start, end);
     return end;
 }
 
@@ -338,8 +360,8 @@ static CUresult available(size_t *out, CUfunction handle, int blocks, int thread
     if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
     const struct hl_node_device *d = physical(ctx->device);
     if ((unsigned)blocks > blocks_per_sm(d, f->entry, (uint64_t)threads, 0)) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t each = d->shared_bytes_per_sm / (unsigned)blocks / 128 * 128, reserved = d->cc_major >= 8 ? RESERVED_SHARED : 0;
-    each = each > reserved + f->entry->shared ? each - reserved - f->entry->shared : 0;
+    uint64_t each = d->shared_bytes_per_sm / (unsigned)blocks / 128 * 128; /* the reserve of a block is not taken off, as measured */
+    each = each > f->entry->shared ? each - f->entry->shared : 0;
     *out = each > (uint64_t)f->dynamic_shared ? (size_t)f->dynamic_shared : each;
     return CUDA_SUCCESS;
 }

@@ -204,6 +204,8 @@ static CUresult find_global(struct module *m, const char *name, int managed_only
             if (bytes) *bytes = m->image->variable[i].bytes;
             return CUDA_SUCCESS;
         }
+    if (at) *at = 0;
+    if (bytes) *bytes = 0;
     return CUDA_ERROR_NOT_FOUND;
 }
 
