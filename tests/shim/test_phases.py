@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def problems(phases: Phases) -> list[str]:
         own = [name for at, name in phases if at == thread]
         ranks = [ORDER.index(name) for name in own]
         starts = [index for index, name in enumerate(own) if name == "WRAPPER_ENTER"] + [len(own)]
-        for start, end in zip(starts, starts[1:], strict=False):
+        for start, end in pairwise(starts):
             if ranks[start:end] != sorted(ranks[start:end]):
                 found.append(f"thread {thread}: {own[start:end]}")
             if not {"REAL_ENTER", "REAL_EXIT", "WRAPPER_EXIT"} <= set(own[start:end]):
