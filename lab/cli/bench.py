@@ -14,14 +14,22 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--interposer", default="builtin", show_default=True, metavar="builtin|none|PATH", help="What to measure.")
+@click.option(
+    "--interposer", default="builtin", show_default=True, metavar="builtin|none|PATH", help="What to measure."
+)
 @click.option("--dialect", default=None, metavar="NAME|FILE", help="How limits reach a foreign interposer.")
 @click.option("--gpu", default="a100-80g", show_default=True, metavar="PROFILE", help="Fake GPU.")
-@click.option("--memory", default="16GiB", show_default=True, metavar="SIZE", help="Memory limit of the interposed side.")
-@click.option("--live", default="0,1000,10000,100000", show_default=True, metavar="N,N", help="Live allocations to time at.")
+@click.option(
+    "--memory", default="16GiB", show_default=True, metavar="SIZE", help="Memory limit of the interposed side."
+)
+@click.option(
+    "--live", default="0,1000,10000,100000", show_default=True, metavar="N,N", help="Live allocations to time at."
+)
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Pairs of runs, in turn.")
 @click.option("--batches", default=41, show_default=True, type=click.IntRange(1, 1001), help="Batches a figure.")
-@click.option("--on", "where", type=click.Choice(["fake", "real"]), default="fake", show_default=True, help="Driver below.")
+@click.option(
+    "--on", "where", type=click.Choice(["fake", "real"]), default="fake", show_default=True, help="Driver below."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def calls(**options: Any) -> None:
     """Time driver calls bare and under an interposer.
@@ -50,9 +58,16 @@ def calls(**options: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"calls, {result.evidence} evidence, {result.rounds} rounds, interposer {result.interposer}")
-    table.add_column("call")
-    for name in ("live", "bare ns", "interposed ns", "added ns", "ratio", "failed runs"):
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    table = Table(
+        title=f"calls, {result.evidence} evidence, {result.rounds} rounds, interposer {result.interposer}",
+        box=None,
+        title_justify="left",
+    )
+    table.add_column("call", no_wrap=True)
+    for name in ("live", "bare ns", "interposed ns", "added ns", "ratio", "failed"):
         table.add_column(name, justify="right")
     for row in result.rows:
         table.add_row(
@@ -64,4 +79,4 @@ def calls(**options: Any) -> None:
             f"{row.ratio:.2f}",
             str(row.failed),
         )
-    Console().print(table)
+    console.print(table)

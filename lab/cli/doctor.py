@@ -18,7 +18,7 @@ def doctor(pid: int | None, as_json: bool) -> None:
     Exit status: 0 nothing bad, 1 something is bad, 2 the process cannot be examined.
     """
     from lab.runner import doctor as examine
-    from lab.runner.proc import ProcessGone
+    from lab.runner.proc import ProcessError
 
     try:
         sections = (
@@ -26,7 +26,7 @@ def doctor(pid: int | None, as_json: bool) -> None:
             if pid is not None
             else {"build": examine.examine_build(), "machine": examine.examine_machine()}
         )
-    except ProcessGone as error:
+    except ProcessError as error:
         click.echo(f"hooklab doctor: {error}", err=True)
         sys.exit(2)
     bad = any(finding.state == "bad" for findings in sections.values() for finding in findings)

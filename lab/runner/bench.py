@@ -91,12 +91,12 @@ class BenchResult:
         }
 
 
-class BenchFailed(Exception):
+class BenchError(Exception):
     """No run of one side gave figures; the text is one line with the reason."""
 
 
 def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResult:
-    """Runs all rounds. Raises BenchFailed when a side never worked, ValueError on bad options."""
+    """Runs all rounds. Raises BenchError when a side never worked, ValueError on bad options."""
     interposer = interposer_path(options.interposer)
     program = str(native.path("hooklab-bench"))
     command = [program, "--live", options.live, "--batches", str(options.batches)]
@@ -111,9 +111,13 @@ def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResu
                     environment["LD_PRELOAD"] = str(interposer)
                     region = Path(scratch) / f"region-{index}"
                     environment.update(
-                        limit_environment(dialect=options.dialect, interposer=options.interposer, region=region, memory=options.memory)
+                        limit_environment(
+                            dialect=options.dialect, interposer=options.interposer, region=region, memory=options.memory
+                        )
                     )
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+                done = subprocess.run(
+                    command, env=environment, capture_output=True, text=True, timeout=600, check=False
+                )
                 if done.returncode != 0:
                     failures.append(f"{side}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
                     continue
@@ -145,7 +149,9 @@ def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResu
 def _require(figures: Mapping[tuple[str, int], Mapping[str, list[float]]], failures: list[str]) -> None:
     for side in ("bare", "interposed"):
         if not any(sides[side] for sides in figures.values()):
-            raise BenchFailed(f"bench calls: no {side} run gave figures; last failure: {failures[-1] if failures else 'none'}")
+            raise BenchError(
+                f"bench calls: no {side} run gave figures; last failure: {failures[-1] if failures else 'none'}"
+            )
 
 
 @contextmanager
@@ -158,7 +164,7 @@ def _driver(options: BenchOptions) -> Iterator[dict[str, str]]:
     from lab.node.server import NodeServer
 
     with NodeServer(gpus=[options.gpu], history_level=0) as server:
-        base["LD_LIBRARY_PATH"] = str(native.path("fake"))
+        base["LD_LIBRARY_PATH"] = str(native.path("fake/libcuda.so.1").parent)
         base["HOOKLAB_NODE"] = str(server.socket_path)
         yield base
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lab import native, policy
+from lab import native
+from lab.codegen import fingerprint
 from lab.runner import proc
 
 State = Literal["ok", "warn", "bad"]
@@ -44,16 +45,27 @@ class Finding:
 
 def examine_build() -> list[Finding]:
     """The package and its native parts: versions, engine variant, policy hash, a clash of the import name."""
-    found = [Finding("hooklab", _distribution_version()), Finding("python", f"{platform.python_version()} ({sys.executable})")]
+    found = [
+        Finding("hooklab", _distribution_version()),
+        Finding("python", f"{platform.python_version()} ({sys.executable})"),
+    ]
     here = Path(native.__file__).resolve().parent
     for entry in sys.path:
         candidate = Path(entry or ".") / "lab" / "__init__.py"
         if candidate.is_file() and candidate.resolve().parent != here:
             found.append(
-                Finding("import name", f"another package `lab` at {candidate.parent}", "warn", "run hooklab in its own environment")
+                Finding(
+                    "import name",
+                    f"another package `lab` at {candidate.parent}",
+                    "warn",
+                    "run hooklab in its own environment",
+                )
             )
     if sys.platform != "linux":
-        return [*found, Finding("native parts", f"not available on {sys.platform}", "warn", "use Linux for run, exec and bench")]
+        return [
+            *found,
+            Finding("native parts", f"not available on {sys.platform}", "warn", "use Linux for run, exec and bench"),
+        ]
     for name in NATIVES:
         try:
             native.path(name)
@@ -64,19 +76,27 @@ def examine_build() -> list[Finding]:
     except FileNotFoundError as error:
         return [*found, Finding("build", "no build.json", "bad", str(error))]
     for key, value in sorted(info.items()):
-        found.append(Finding(f"build: {key}", str(value)))
-    frozen, sources = str(info.get("policy_hash", "")), policy.source_hash()
-    if frozen != sources:
+        if key == "built_from" or value == "":
+            continue
+        text = ", ".join(f"{name}: {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
+        found.append(Finding(f"build: {key}", text))
+    changed = fingerprint.difference(info)
+    if changed:
         found.append(
-            Finding("policy", f"engine was built from {frozen}, sources are {sources}", "bad", native.REBUILD)
+            Finding("natives", f"built from other {changed} than the sources beside them", "bad", native.REBUILD)
         )
     return found
 
 
 def examine_machine() -> list[Finding]:
     """What the kernel and the installed tools allow: namespaces, debugger, a real driver, limits."""
-    found = [Finding("kernel", f"{platform.release()} {platform.machine()}"), Finding("C library", " ".join(platform.libc_ver()))]
-    found.append(Finding("processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())))
+    found = [
+        Finding("kernel", f"{platform.release()} {platform.machine()}"),
+        Finding("C library", " ".join(platform.libc_ver())),
+    ]
+    found.append(
+        Finding("processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))
+    )
     if sys.platform == "linux":
         from lab.runner.container import probe_isolation
 
@@ -100,7 +120,7 @@ def examine_machine() -> list[Finding]:
 def examine_process(pid: int) -> list[Finding]:
     """A running process: interposer, drivers, every driver reference and where it leads, its region.
 
-    Raises proc.ProcessGone with one line when it cannot be read.
+    Raises proc.ProcessError with one line when it cannot be read.
     """
     maps = proc.mappings(pid)
     environment = proc.environment(pid)
@@ -109,20 +129,28 @@ def examine_process(pid: int) -> list[Finding]:
     drivers = {path for path in proc.objects(maps) if Path(path).name.split(".so")[0] in ("libcuda", "libnvidia-ml")}
     probe = frozenset({"cuInit", "nvmlInit_v2", "cuMemAlloc_v2"})
     interposers = {
-        path for path in proc.objects(maps) if path not in drivers and ".so" in path and proc.exports(Path(f"{root}{path}"), probe)
+        path
+        for path in proc.objects(maps)
+        if path not in drivers and ".so" in path and proc.exports(Path(f"{root}{path}"), probe)
     }
     for path in sorted(interposers):
         stale = any(m.deleted for m in maps if m.path == path)
         ours = Path(path).name == "libhooklab-preload.so"
         state: State = "warn" if stale else "ok"
         found.append(
-            Finding("interposer", f"{path}{' (ours)' if ours else ''}{' replaced on disk since' if stale else ''}", state,
-                    "restart the process to load the new file" if stale else "")
+            Finding(
+                "interposer",
+                f"{path}{' (ours)' if ours else ''}{' replaced on disk since' if stale else ''}",
+                state,
+                "restart the process to load the new file" if stale else "",
+            )
         )
         if ours:
             found.append(Finding("revision", str(native.build_info().get("revision", "unknown"))))
     if not interposers:
-        found.append(Finding("interposer", "none mapped", "bad", "start the process under hooklab exec or set LD_PRELOAD"))
+        found.append(
+            Finding("interposer", "none mapped", "bad", "start the process under hooklab exec or set LD_PRELOAD")
+        )
     for path in sorted(drivers):
         fake = "fake" if Path(path).parent.name == "fake" else "not ours: a real driver or a foreign fake"
         found.append(Finding("driver", f"{path} ({fake})"))
@@ -148,13 +176,20 @@ def _reference_findings(pid: int, maps: list[proc.Mapping], interposers: set[str
         if kind == "driver" and interposers:
             escaped.append(reference)
     found = [Finding(f"references of {name}", f"{count} to {kind}") for (name, kind), count in sorted(counts.items())]
-    exported = {path: proc.exports(Path(f"/proc/{pid}/root{path}"), frozenset(r.symbol for r in escaped)) for path in interposers}
+    exported = {
+        path: proc.exports(Path(f"/proc/{pid}/root{path}"), frozenset(r.symbol for r in escaped))
+        for path in interposers
+    }
     for reference in escaped:
         hooked = any(reference.symbol in names for names in exported.values())
         if hooked:
             found.append(
-                Finding("escape", f"{reference.symbol} of {reference.referrer} leads past the interposer to {reference.target}", "bad",
-                        "the object was bound before the interposer or with RTLD_DEEPBIND")
+                Finding(
+                    "escape",
+                    f"{reference.symbol} of {reference.referrer} leads past the interposer to {reference.target}",
+                    "bad",
+                    "the object was bound before the interposer or with RTLD_DEEPBIND",
+                )
             )
     return found
 
@@ -172,7 +207,9 @@ def _region_findings(environment: dict[str, str], root: Path) -> list[Finding]:
         with Region.open(file) as region:
             problems = region.check()
             found = [Finding("region", f"{path}: {len(region.processes())} live processes")]
-            found.extend(Finding("region problem", str(problem), "bad", "hooklab region check FILE") for problem in problems)
+            found.extend(
+                Finding("region problem", str(problem), "bad", "hooklab region check FILE") for problem in problems
+            )
             return found
     except RegionError as error:
         return [Finding("region", str(error), "bad", "see hooklab region check")]
@@ -190,4 +227,3 @@ def _distribution_version() -> str:
         return importlib.metadata.version("hooklab")
     except importlib.metadata.PackageNotFoundError:
         return "not installed as a distribution"
-

@@ -41,18 +41,18 @@ class Reference:
     lazy: bool
 
 
-class ProcessGone(Exception):
+class ProcessError(Exception):
     """The process ended, or this user may not read it; the text is one line that says which."""
 
 
 def mappings(pid: int) -> list[Mapping]:
-    """All mappings of a process, in address order. Raises ProcessGone."""
+    """All mappings of a process, in address order. Raises ProcessError."""
     try:
         text = Path(f"/proc/{pid}/maps").read_text()
     except FileNotFoundError:
-        raise ProcessGone(f"process {pid}: not found; give the PID of a running process") from None
+        raise ProcessError(f"process {pid}: not found; give the PID of a running process") from None
     except PermissionError:
-        raise ProcessGone(f"process {pid}: /proc/{pid}/maps may not be read; run as its owner or as root") from None
+        raise ProcessError(f"process {pid}: /proc/{pid}/maps may not be read; run as its owner or as root") from None
     found = []
     for line in text.splitlines():
         span, permissions, offset, _device, _inode, *rest = line.split(None, 5)
@@ -64,13 +64,13 @@ def mappings(pid: int) -> list[Mapping]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment the process was started with. Raises ProcessGone."""
+    """The environment the process was started with. Raises ProcessError."""
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        raise ProcessGone(f"process {pid}: not found; give the PID of a running process") from None
+        raise ProcessError(f"process {pid}: not found; give the PID of a running process") from None
     except PermissionError:
-        raise ProcessGone(f"process {pid}: its environment may not be read; run as its owner or as root") from None
+        raise ProcessError(f"process {pid}: its environment may not be read; run as its owner or as root") from None
     pairs = (entry.split(b"=", 1) for entry in raw.split(b"\0") if b"=" in entry)
     return {os.fsdecode(key): os.fsdecode(value) for key, value in pairs}
 
@@ -109,7 +109,9 @@ def references(pid: int, maps: list[Mapping]) -> Iterator[Reference]:
     try:
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     except OSError as error:
-        raise ProcessGone(f"process {pid}: its memory may not be read ({error.strerror}); run as its owner or root") from None
+        raise ProcessError(
+            f"process {pid}: its memory may not be read ({error.strerror}); run as its owner or root"
+        ) from None
     try:
         for path, base in objects(maps).items():
             with _dynamic(Path(f"/proc/{pid}/root{path}")) as (dynamic, kind):
