@@ -41,6 +41,13 @@ bool hl_books_open(void) {
     return true;
 }
 
+void hl_books_forget(void) { usable = false; }
+
+/* A clean end is said in the books; what is still held stays in them as long as the driver holds it. */
+__attribute__((destructor)) static void close_books(void) {
+    if (usable) hl_ledger_close();
+}
+
 bool hl_books_usable(void) { return usable; }
 
 uint64_t hl_books_limit(int device) {

@@ -39,6 +39,7 @@ static void fork_child(void) {
     hl_depth = 0; /* the thread that forked may have been inside a wrapper: its call does not go on in the child */
     __atomic_store_n(&prepared, 0, __ATOMIC_RELEASE);
     hl_ledger_fork_child();
+    hl_books_forget();
     hl_history_fork_child();
     hl_context_fork_child();
     hl_devices_forget();

@@ -100,6 +100,7 @@ void hl_limits_read(void);
 /* -- region and verdicts (books.c, verdict.c) -- */
 bool hl_books_open(void); /* pre-init: false = nothing asked for, the process runs as if we were not there */
 bool hl_books_usable(void);
+void hl_books_forget(void);          /* fork child: opened again when needed */
 uint64_t hl_books_limit(int device); /* what applies now: the region's, else the environment's; 0 = none */
 int32_t hl_verdict(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others);
 const char *hl_policy(void); /* NULL = the built-in one */
