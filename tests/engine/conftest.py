@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from lab.codegen import freeze, libpython
+from lab.codegen.build import SANITIZERS
 
 ROOT = Path(__file__).parents[2]
 HOSTS = ROOT / "tests" / "native" / "engine"
@@ -37,12 +38,16 @@ FLAGS = [
 
 
 def compile_engine(directory: Path, variant: str) -> Path:
-    """The engine of one variant from the sources of this tree, over the Python that runs the tests."""
+    """The engine of one variant from the sources of this tree, over the Python that runs the tests.
+
+    With $HOOKLAB_SANITIZE our own part of it is sanitized; the interpreter is not.
+    """
     plan = libpython.plan(variant)
     freeze.write(directory)
     sources = sorted(glob.glob(f"{ROOT}/shim/engine/*.c"))
     target = directory / "libhooklab-engine.so"
-    command = [*CC, *FLAGS, f"-I{directory}", *plan.compile_flags, *sources, "-o", str(target), *plan.link_flags]
+    flags = [*FLAGS, *SANITIZERS.get(os.environ.get("HOOKLAB_SANITIZE", ""), ()), f"-I{directory}", *plan.compile_flags]
+    command = [*CC, *flags, *sources, "-o", str(target), *plan.link_flags]
     subprocess.run(command, check=True, timeout=120)
     plan.install_copy(directory)
     return target

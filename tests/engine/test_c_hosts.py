@@ -13,11 +13,13 @@ Host = Callable[[str], Path]
 Run = Callable[..., Any]
 
 
+@pytest.mark.sanitize
 def test_a_guest_leaves_its_host_as_it_was(engine: Path, host: Host, run: Run, faulty: str) -> None:
     result = run([host("guest")], engine=engine, policy=faulty)
     assert (result.out, result.err) == ("", "")
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("mode", ["together", "keys", "small"])
 def test_threads(engine: Path, host: Host, run: Run, mode: str) -> None:
     run([host("threads"), mode], engine=engine)
@@ -36,6 +38,7 @@ def test_a_leak_per_thread_is_seen(engine: Path, host: Host, run: Run) -> None:
     assert "grew by" in result.err
 
 
+@pytest.mark.sanitize
 def test_fork_storm(engine: Path, host: Host, run: Run) -> None:
     run([host("forks"), "storm", "50"], engine=engine)
 
@@ -45,20 +48,24 @@ def test_long_fork_storm(engine: Path, host: Host, run: Run) -> None:
     run([host("forks"), "storm", "150"], engine=engine, timeout=180)
 
 
+@pytest.mark.sanitize
 def test_forks_beside_a_boot(engine: Path, host: Host, run: Run) -> None:
     run([host("forks"), "boot", "24"], engine=engine)
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("mode", ["inside", "waiting", "late"])
 def test_forks_at_awkward_moments(engine: Path, host: Host, run: Run, faulty: str, mode: str) -> None:
     run([host("forks"), mode], engine=engine, policy=faulty)
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("mode", ["handler", "idle", "log"])
 def test_reentry(engine: Path, host: Host, run: Run, faulty: str, mode: str) -> None:
     run([host("signals"), mode], engine=engine, policy=faulty)
 
 
+@pytest.mark.sanitize
 def test_exit_while_a_thread_is_inside(engine: Path, host: Host, run: Run, faulty: str) -> None:
     run([host("signals"), "exit"], engine=engine, policy=faulty, status=23)
 
