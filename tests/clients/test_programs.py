@@ -1,0 +1,77 @@
+"""cuda.bindings, cuda.core, numba-cuda and nvitop, unmodified: under a limit of 4 GiB each sees 4 GiB, and without an
+interposer the same programs see the card. A lab that could not tell the two apart would pass neither."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.clients
+
+HERE = Path(__file__).parent
+GIB = 1 << 30
+CARD = 84_987_740_160  # what CUDA reports of an A100 of 80 GB
+CONTEXT = 436_207_616
+
+
+@pytest.fixture(params=["builtin", "none"])
+def interposer(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def play(hooklab: Callable[..., Any], interposer: str) -> Callable[..., tuple[dict[str, Any], str]]:
+    """Runs one of the programs on a fake A100 under 4 GiB: (its report, what hooklab said)."""
+
+    def run(program: str, *arguments: str) -> tuple[dict[str, Any], str]:
+        options = ("--gpu", "a100-80g", "--memory", "4GiB", "--interposer", interposer)
+        done = hooklab("exec", *options, "--", sys.executable, HERE / program, *arguments, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    return run
+
+
+def expected_total(interposer: str) -> int:
+    return 4 * GIB if interposer == "builtin" else CARD
+
+
+def test_bindings(play: Callable[..., Any], interposer: str) -> None:
+    report, _ = play("bindings_program.py", "--fill", "256")
+    assert report["name"] == "NVIDIA A100-SXM4-80GB"
+    assert report["vadd"] is True
+    assert report["total"] == report["device_total"] == expected_total(interposer)
+    assert report["free"] == expected_total(interposer) - CONTEXT
+    assert report["fill"]["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    # Refused at the limit and only there: the last block that fits was given.
+    assert report["fill"]["blocks"] == report["free"] // (256 << 20)
+
+
+def test_core(play: Callable[..., Any]) -> None:
+    report, said = play("core_program.py")
+    assert report == {"name": "NVIDIA A100-SXM4-80GB", "vadd": True, "event_done": True}
+    assert "not executed" not in said
+
+
+def test_numba(play: Callable[..., Any], interposer: str) -> None:
+    report, said = play("numba_program.py")
+    assert report["detected"] and report["round_trip"]
+    assert report["total"] == expected_total(interposer)
+    # Accepted and timed, never a stale result that looks right: its data is what was there, and hooklab says so.
+    assert report["unchanged"] and not report["executed"]
+    assert re.search(r"\b1 kernel launches? only took time", said)
+
+
+def test_nvitop(hooklab: Callable[..., Any], interposer: str) -> None:
+    options = ("--gpu", "a100-80g", "--memory", "4GiB", "--interposer", interposer)
+    done = hooklab("exec", *options, "--", sys.executable, "-m", "nvitop", "--once", "--no-unicode", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = re.search(r"/ ([0-9.]+)(MiB|GiB) \|", done.stdout)
+    assert total, done.stdout
+    assert total.group(0) == ("/ 4096MiB |" if interposer == "builtin" else "/ 80.00GiB |")
