@@ -42,21 +42,21 @@ def shim(
 def mini(compile_c: Callable[..., Path], generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the miniature driver: every name of the table except cuCtxCreate_v4."""
     folder = tmp_path_factory.mktemp("mini")
-    script = folder / "mini.map"
-    script.write_text("MINI_1 { global: cu*; nvml*; mini_*; local: cuCtxCreate_v4; *; };\n")
-    shared = ("-shared", "-fPIC", *LOOSE, f"-Wl,--version-script={script}", "-Wl,-Bsymbolic")
+    shared: dict[str, tuple[str, ...]] = {}
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        script = folder / f"{soname}.map"
+        script.write_text("{ global: cu*; nvml*; mini_*; local: cuCtxCreate_v4; *; };\n")
+        flags = (f"-Wl,--version-script={script}", "-Wl,-Bsymbolic", f"-Wl,-soname,{soname}", "-Wl,--default-symver")
+        shared[soname] = ("-shared", "-fPIC", *LOOSE, *flags)
     tables = [generated / name for name in ("hl_names.c", "hl_versions.c")]
     cuda = compile_c(
         HOSTS / "mini_names.c",
         "-DMINI_CUDA",
-        *shared,
-        "-Wl,-soname,libcuda.so.1",
+        *shared["libcuda.so.1"],
         extra=[HOSTS / "mini_driver.c", *tables],
         name="mini_libcuda.so.1",
     )
-    nvml = compile_c(
-        HOSTS / "mini_names.c", "-DMINI_NVML", *shared, "-Wl,-soname,libnvidia-ml.so.1", name="mini_libnvidia-ml.so.1"
-    )
+    nvml = compile_c(HOSTS / "mini_names.c", "-DMINI_NVML", *shared["libnvidia-ml.so.1"], name="mini_libnvidia-ml.so.1")
     cuda.rename(folder / "libcuda.so.1")
     nvml.rename(folder / "libnvidia-ml.so.1")
     return folder
@@ -64,11 +64,17 @@ def mini(compile_c: Callable[..., Path], generated: Path, tmp_path_factory: pyte
 
 @pytest.fixture(scope="session")
 def run(mini: Path) -> Callable[..., list[str]]:
-    """`run(program, *arguments, preload=[...])`: the lines it prints over the miniature driver."""
+    """`run(program, *arguments, preload=[...], drivers=folder)`: the lines it prints, over the miniature driver."""
 
-    def start(program: Path, *arguments: str | Path, preload: Sequence[Path] = (), **variables: str) -> list[str]:
+    def start(
+        program: Path,
+        *arguments: str | Path,
+        preload: Sequence[Path] = (),
+        drivers: Path = mini,
+        **variables: str,
+    ) -> list[str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "HOOKLAB_", "LD_"))}
-        environment = {**kept, "LD_LIBRARY_PATH": str(mini), **variables}
+        environment = {**kept, "LD_LIBRARY_PATH": str(drivers), **variables}
         if preload:
             environment["LD_PRELOAD"] = ":".join(map(str, preload))
         done = subprocess.run(

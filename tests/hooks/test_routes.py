@@ -16,7 +16,7 @@ RESOLVER = {"resolver", "resolver1", "depth3", "below", "above"}
 
 
 @pytest.fixture(scope="session")
-def routes(compile_c: Callable[..., Path], mini: Path, generated: Path) -> Path:
+def routes(compile_c: Callable[..., Path], native: Path, generated: Path) -> Path:
     """The host that asks for every name over every route."""
     return compile_c(
         HOSTS / "routes.c",
@@ -24,25 +24,24 @@ def routes(compile_c: Callable[..., Path], mini: Path, generated: Path) -> Path:
         "-fPIE",
         "-pie",
         "-fno-builtin",
-        f"-L{mini}",
+        f"-L{native}/fake",
+        "-Wl,--no-as-needed",  # weak references alone do not make a library needed
         "-l:libcuda.so.1",
         "-l:libnvidia-ml.so.1",
-        "-Wl,--no-as-needed",
-        "-Wl,--unresolved-symbols=ignore-all",
         extra=[generated / "hl_names.c", generated / "hl_versions.c"],
         name="routes",
     )
 
 
-def escapes(lines: list[str], library: str) -> list[str]:
+def escapes(lines: list[str], library: str, *, absent: str = ABSENT) -> list[str]:
     """The lines whose answer is not the hook of exactly the name expected."""
     hooked = {hook.name for hook in load_hooks().hooks if hook.hooked}
     wrong = []
     for line in lines:
         route, _, expected, file, symbol = line.split()
-        if route == "link" and expected == ABSENT:
+        if route == "link" and expected == absent:
             continue  # our own export stands in for a name that no driver here has
-        should = "-" if expected == "-" or (expected == ABSENT and route in ALWAYS) else library
+        should = "-" if expected == "-" or (expected == absent and route in ALWAYS) else library
         if expected in hooked and should == library and (file, symbol) != (library, expected):
             wrong.append(line)
         if should == "-" and file != "-":
@@ -71,9 +70,21 @@ def test_an_interposer_that_only_exports_names_is_seen_to_leak(
 
 def test_without_an_interposer_everything_is_the_drivers(run: Callable[..., list[str]], routes: Path) -> None:
     lines = run(routes)
-    absent = f"link {ABSENT}"  # linked against nothing
-    assert {line.split()[3] for line in lines if not line.startswith(absent)} <= {
-        "libcuda.so.1",
-        "libnvidia-ml.so.1",
-        "-",
+    assert {line.split()[3] for line in lines} == {"libcuda.so.1", "libnvidia-ml.so.1", "-"}
+
+
+def test_the_fake_driver_behaves_like_the_miniature_one(
+    run: Callable[..., list[str]], routes: Path, shim: Path, native: Path
+) -> None:
+    """A route that finds nothing without us (a version above the driver's own) finds nothing with us."""
+    fakes = native / "fake"
+    bare = run(routes, drivers=fakes)
+    found = [line.split()[3] != "-" for line in bare]
+    lines = run(routes, preload=[shim], drivers=fakes)
+    assert len(lines) == len(bare)
+    assert escapes([line for line, there in zip(lines, found, strict=True) if there], shim.name, absent="") == []
+    assert {line.split()[3] for line, there in zip(lines, found, strict=True) if not there} <= {"-"}
+    assert {line.split()[0] for line, there in zip(bare, found, strict=True) if there} >= (ALWAYS | RESOLVER) - {
+        "dlvsym",
+        "dlvsym-default",
     }

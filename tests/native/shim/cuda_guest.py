@@ -95,9 +95,9 @@ class Memory(ctypes.Structure):
 
 
 class Memory2(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint), ("total", ctypes.c_uint64), ("reserved", ctypes.c_uint64)] + [
-        ("free", ctypes.c_uint64),
-        ("used", ctypes.c_uint64),
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_uint64) for name in ("total", "reserved", "free", "used")),
     ]
 
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DECLARE(name, ...) extern int name();
+#define DECLARE(name, ...) extern __attribute__((weak)) int name(); /* weak: a driver may lack one */
 HL_HOOKED(DECLARE)
 
 typedef int (*resolver2)(const char *, void **, int, unsigned long long, int *);
@@ -33,13 +33,14 @@ static void *resolve(resolver2 ask, const char *name, int version, unsigned long
 
 static void one(const char *name, const char *base, int since, void *linked, void *cuda, void *nvml) {
     void *handle = name[0] == 'n' ? nvml : cuda;
+    const char *version = name[0] == 'n' ? "libnvidia-ml.so.1" : "libcuda.so.1"; /* the tags of the real libraries */
     say("link", name, name, linked);
     say("handle", name, name, dlsym(handle, name));
     say("default", name, name, dlsym(RTLD_DEFAULT, name));
     say("next", name, name, dlsym(RTLD_NEXT, name));
     say("program", name, name, dlsym(dlopen(NULL, RTLD_LAZY), name));
-    say("dlvsym", name, name, dlvsym(handle, name, "MINI_1"));
-    say("dlvsym-default", name, name, dlvsym(RTLD_DEFAULT, name, "MINI_1"));
+    say("dlvsym", name, name, dlvsym(handle, name, version));
+    say("dlvsym-default", name, name, dlvsym(RTLD_DEFAULT, name, version));
     if (!*base) return;
     unsigned long long flags = strstr(name, "_ptsz") ? 2 : 0;
     resolver2 second = (resolver2)dlsym(cuda, "cuGetProcAddress_v2");
