@@ -163,6 +163,13 @@ static int ready(void) {
     return hl_ledger_is_open() && !attach_slowly();
 }
 
+/* The table of entries is this process's, slot or no slot. */
+static int has_entries(void) {
+    if (!hl_ledger_is_open()) return 0;
+    if (!*owner_page) hl_ledger_fork_child();
+    return 1;
+}
+
 /* ready() first: it is what finds out about a fork and counts the epoch on. */
 static int is_mine(uint64_t token) { return token && ready() && token == epoch; }
 
@@ -324,12 +331,10 @@ int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t co
 
 /* ---- uncharging ---- */
 
-int hl_ledger_find(uint64_t pointer, struct hl_entry *out) {
-    return __atomic_load_n(&attached, __ATOMIC_ACQUIRE) && ready() && hl_entries_find(pointer, out);
-}
+int hl_ledger_find(uint64_t pointer, struct hl_entry *out) { return has_entries() && hl_entries_find(pointer, out); }
 
 int hl_ledger_detach(uint64_t pointer, struct hl_entry *out) {
-    return __atomic_load_n(&attached, __ATOMIC_ACQUIRE) && ready() && hl_entries_remove(pointer, out);
+    return has_entries() && hl_entries_remove(pointer, out);
 }
 
 void hl_ledger_credit(const struct hl_entry *entry) {
@@ -342,7 +347,7 @@ void hl_ledger_reattach(const struct hl_entry *entry) {
 }
 
 uint64_t hl_ledger_release_context(uint64_t context) {
-    if (!__atomic_load_n(&attached, __ATOMIC_ACQUIRE) || !ready()) return 0;
+    if (!has_entries()) return 0;
     uint64_t sums[HL_ENTRY_DEVICES][HL_ENTRY_KINDS] = {{0}}, total = 0;
     if (!hl_entries_remove_context(context, sums)) return 0;
     for (int d = 0; d < HL_ENTRY_DEVICES; d++)
@@ -359,7 +364,7 @@ static int in_reach(int device) { return hl_ledger_is_open() && device >= 0 && d
 
 uint64_t hl_ledger_used(int device) { return in_reach(device) ? load(&region.device[device].used) : 0; }
 uint64_t hl_ledger_limit(int device) { return in_reach(device) ? load(&region.device[device].limit) : 0; }
-uint64_t hl_ledger_live(void) { return hl_entries_count(); }
+uint64_t hl_ledger_live(void) { return has_entries() ? hl_entries_count() : 0; }
 
 void *hl_ledger_policy_words(int device, size_t *bytes) {
     if (!in_reach(device)) return NULL;

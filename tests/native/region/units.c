@@ -131,7 +131,10 @@ static void life(int robust, enum hl_memory_mode mode, const char *path) {
     hl_ledger_close(); /* holds bytes: they stay booked */
     EQUAL(hl_ledger_used(0), MIB);
     EQUAL(kit_give(0x1000) + kit_give(0x6000), 2);
-    hl_ledger_close();
+    EQUAL(kit_take(0, 0, 0x7000, 5), 0);
+    hl_ledger_close(); /* holds nothing, but knows an allocation of no bytes */
+    EQUAL(hl_ledger_live(), 1);
+    EQUAL(hl_ledger_release_context(5), 0);
     EQUAL(hl_ledger_live(), 0);
     EQUAL(kit_take(0, MIB, 0x1000, 9), 0); /* a late call enters again */
     EQUAL(hl_ledger_used(0), MIB);
