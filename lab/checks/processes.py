@@ -109,7 +109,7 @@ def _stories(instances: tuple[Instance, ...], run: RunData, wanted: ExitStatus |
         info = run.process_info(instance.index)
         error = f"; stderr in {info['stderr']}" if info.get("stderr") else ""
         lines.append(f"{instance.label}: {status_text(status)}{error}")
-        backtrace = info.get("backtrace")
+        backtrace = None if run.info.get("timed_out") else info.get("backtrace")  # the verdict on the time has them
         if isinstance(backtrace, str) and backtrace:
             lines += [f"    {line}" for line in backtrace.splitlines()[:40]]
         if len(lines) > 60:
