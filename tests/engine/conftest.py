@@ -4,6 +4,7 @@ Everything that calls the engine runs in a process of its own with a time limit,
 failed test and not a lost test run.
 """
 
+import functools
 import glob
 import os
 import shlex
@@ -215,6 +216,7 @@ def faulty() -> str:
     return f"{HOSTS / 'policies.py'}:Faulty"
 
 
+@functools.cache
 def pythons() -> list[Path]:
     """One interpreter of every minor version from 3.10 on and of each build kind (with or without a shared library).
 
