@@ -6,13 +6,16 @@ import abc, bisect, collections, collections.abc, dataclasses, enum, errno, func
 import sys, time, typing, _thread
 from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict
 
+
 class Kind(enum.IntEnum):
     A = 0
     B = enum.auto()
 
+
 class Flag(enum.Flag):
     X = enum.auto()
     Y = enum.auto()
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Book:
@@ -20,40 +23,51 @@ class Book:
     names: list[str] = dataclasses.field(default_factory=list, compare=False)
     shared: ClassVar[int] = 3
 
+
 @dataclasses.dataclass
 class Undocumented:
     a: int
+
 
 class Pair(NamedTuple):
     a: int
     b: int = 2
 
+
 class Dict(TypedDict, total=False):
     a: int
+
 
 @typing.runtime_checkable
 class Sized(Protocol):
     def size(self) -> int: ...
 
+
 class Base(abc.ABC):
     @abc.abstractmethod
     def admit(self, *all: int) -> int: ...
+
 
 @functools.singledispatch
 def dispatched(value: Any) -> int:
     return 1
 
+
 @dispatched.register
 def _(value: str) -> int:
     return 2
+
 
 @functools.lru_cache(maxsize=4)
 def cached(n: int) -> int:
     return n * 2
 
+
 @functools.total_ordering
 class Ordered:
-    def __lt__(self, other): return True
+    def __lt__(self, other):
+        return True
+
 
 class Everything(Base):
     def __init__(self) -> None:
