@@ -95,11 +95,11 @@ void step_free(const struct play *play, struct outcome *out) {
         out->a += object->bytes;
         out->b = object->handle;
         out->extra = object->memory_kind;
-        object_drop(object);
-        if (result != CUDA_SUCCESS) {
+        if (result != CUDA_SUCCESS) { /* still ours: a later step may try again */
             out->result = result;
             break;
         }
+        object_drop(object);
     }
     out->c = hl_now_ns() - start;
 }

@@ -31,9 +31,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from lab.node.faults import Candidate, Fault, must_open
-from lab.node.layout import Capacity, NodeFile, Words, constants, create_node_file, dtype
+from lab.node.faults import Candidate, Fault, may_arrive, must_open
+from lab.node.layout import Capacity, NodeFile, NodeFileError, Words, constants, create_node_file, dtype
 from lab.node.model import NodeSnapshot, read_snapshot
+from lab.node.stillness import Rest, Stillness, look
 from lab.spec import load_hooks
 from lab.spec.profile import LATENCIES, Profile, device_uuid, load_driver, load_profile
 
@@ -116,7 +117,10 @@ class NodeServer:
         self._freed: list[int] = []
         self._generations: dict[int, int] = {}
         self._faults: dict[int, Fault] = {}
+        self._short: dict[int, int] = {}
+        self._stillness: dict[int, Stillness] = {}
         self._expected: dict[int, _Expected] = {}
+        self._blocked: set[int] = set()  # indices of processes that wait for others outside the driver
         self._attached_total = 0
         self._timers: list[tuple[float, int, int]] = []  # due (monotonic s), tie-break, slot to finish
         self._timer_count = 0
@@ -151,6 +155,8 @@ class NodeServer:
             )
         except FileExistsError:
             raise NodeError(f"{self.path}: a node file is there already; choose another directory") from None
+        except NodeFileError as error:
+            raise NodeError(str(error)) from None
         except OSError as error:
             raise NodeError(f"{self.path}: cannot make the node file: {error.strerror}") from None
         self._words = Words(self._file.base)
@@ -258,15 +264,32 @@ class NodeServer:
             self._words.store32(self.file.fault_at(index, "active"), 0)
             self._words.open_meeting(index)
             self._faults.pop(index, None)
+            self._stillness.pop(index, None)
+            self._short.pop(index, None)
 
     def fired(self, index: int) -> int:
         """How often a planned fault fired."""
         return self._words.load64(self.file.fault_at(index, "fired"))
 
+    def met_short(self, index: int) -> int:
+        """How many rounds of a MEET the server opened because nobody else could come."""
+        return self._short.get(index, 0)
+
     def expect(self, *, process: int, container: int) -> None:
         """A process with this index will start: meetings wait for it until it has ended."""
         with self._condition:
             self._expected[process] = _Expected(process, container)
+
+    def blocked(self, *, process: int) -> None:
+        """The process waits for others (a barrier, its turn to start): until unblocked no meeting waits for it."""
+        with self._condition:
+            self._blocked.add(process)
+        os.eventfd_write(self._wake, 1)
+
+    def unblocked(self, *, process: int) -> None:
+        """The process goes on and may come to a meeting again. To be said before it is let go."""
+        with self._condition:
+            self._blocked.discard(process)
 
     def ended(self, *, process: int) -> None:
         """The process with this index is over, whether it ever attached or not."""
@@ -586,8 +609,24 @@ class NodeServer:
 
     def _review_meetings(self) -> None:
         for index, fault in self._faults.items():
-            if fault.action == "meet" and must_open(fault, self._candidates(index, fault)):
+            if fault.action != "meet":
+                continue
+            candidates = self._candidates(index, fault)
+            if must_open(fault, candidates) or self._held_up(index, fault, candidates):
+                self._short[index] = self._short.get(index, 0) + 1
                 self._words.open_meeting(index)
+
+    def _held_up(self, index: int, fault: Fault, candidates: list[Candidate]) -> bool:
+        """Whether those who could still come sleep and will not wake by themselves. Sleeping in modelled driver work
+        is no rest: it ends."""
+        coming = [candidate for candidate in candidates if may_arrive(fault, candidate)]
+        waiting = frozenset(candidate.pid for candidate in candidates if candidate.waiting)
+        watch = self._stillness.setdefault(index, Stillness(fault.patience_s))
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        work = max(int(max(device["init_busy_until"], device["busy_until"])) for device in self.file.devices)
+        if not waiting or work > now or any(candidate.pid == 0 for candidate in coming):
+            return watch.lasts(None, [Rest(False, 0)], now / 1e9)
+        return watch.lasts(waiting, [look(candidate.pid) for candidate in coming], now / 1e9)
 
     def _candidates(self, index: int, fault: Fault) -> list[Candidate]:
         name = load_hooks()[fault.name].id
@@ -599,16 +638,19 @@ class NodeServer:
                 continue
             record = self.file.processes[process.slot]
             seen.add(int(record["index"]))
+            waiting = self._words.load64(self.file.process_at(process.slot, "meet")) == mark
+            if int(record["index"]) in self._blocked and not waiting:
+                continue
             found.append(
                 Candidate(
                     process=int(record["index"]),
                     container=int(record["container"]),
                     calls=int(self.file.process_calls[process.slot, name]),
-                    waiting=self._words.load64(self.file.process_at(process.slot, "meet")) == mark,
+                    waiting=waiting,
                 )
             )
         for expected in self._expected.values():
-            if expected.index not in seen:
+            if expected.index not in seen and expected.index not in self._blocked:
                 found.append(Candidate(process=expected.index, container=expected.container, calls=0, waiting=False))
         return found
 

@@ -226,6 +226,8 @@ class _Run:
                 self.fault_slots[slot] = index
             for instance in self.instances:
                 self.node.expect(process=instance.index, container=instance.container.index)
+                if instance.process.start == "after":
+                    self.node.blocked(process=instance.index)
         except (NodeError, FaultError) as error:
             raise GuestError(str(error)) from None
 
@@ -291,6 +293,8 @@ class _Run:
                 self._start(instance)
 
     def _start(self, instance: Instance) -> None:
+        if self.node is not None:
+            self.node.unblocked(process=instance.index)
         process, container = instance.process, self.containers[instance.container.index]
         played = bool(process.steps)
         together = process.start == "barrier"
@@ -387,6 +391,8 @@ class _Run:
 
     def _arrive(self, name: str, index: int) -> None:
         self.arrived.setdefault(name, set()).add(index)
+        if self.node is not None and name != _START:  # before its start a process is awaited, after it is not
+            self.node.blocked(process=index)
         self._release(name)
 
     def _participants(self, name: str) -> set[int]:
@@ -405,6 +411,9 @@ class _Run:
         del self.arrived[name]
         if self.recorder is not None:
             self.recorder.add("BARRIER", a=len(waiting))
+        if self.node is not None:
+            for index in waiting:
+                self.node.unblocked(process=index)
         for index in sorted(waiting):
             channel = self.guests[index].channel
             if channel is not None:

@@ -50,7 +50,11 @@ def race(**options: Any) -> dict[str, Any]:
                         "name": "racer",
                         "count": 2,
                         "start": "barrier",
-                        "steps": ["init", {"alloc": {"bytes": "2400MiB", "as": "x", "result": "any"}}],
+                        "steps": [
+                            "init",
+                            {"alloc": {"bytes": "2400MiB", "as": "x", "result": "any"}},
+                            {"barrier": "done"},  # a winner that ends early would leave room for the other
+                        ],
                     }
                 ],
             }
@@ -150,6 +154,29 @@ def test_a_cleared_environment_stays_under_the_limit(run: Run) -> None:
                 }
             },
             "expect": [{"view": {"step": "seen", "total": "2GiB"}}, {"never_above": {"memory": "2GiB"}}],
+        }
+    )
+    assert report.status == "valid", [(one.check, one.subject, one.seen) for one in report.verdicts]
+
+
+def test_who_cannot_come_is_not_waited_for(run: Run) -> None:
+    """A meeting of two where the second waits elsewhere: at a barrier for the first, or for its turn to start."""
+    step = {"alloc": {"bytes": "1MiB", "as": "x"}}
+    report = run(
+        {
+            "name": "nobody else",
+            "timeout": "20s",
+            "containers": {
+                "tenant": {
+                    "processes": [
+                        {"name": "first", "steps": ["init", step, {"barrier": "done"}]},
+                        {"name": "other", "steps": ["init", {"barrier": "done"}]},
+                        {"name": "late", "start": {"after": "first"}, "steps": ["init", step]},
+                    ]
+                }
+            },
+            "faults": [{"at": "cuMemAlloc_v2", "call": 1, "meet": 2}],
+            "expect": [],
         }
     )
     assert report.status == "valid", [(one.check, one.subject, one.seen) for one in report.verdicts]
