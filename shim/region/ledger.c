@@ -51,7 +51,11 @@ static void subtract(uint64_t *word, uint64_t bytes) { __atomic_fetch_sub(word, 
 /* Words that only the holder of the region lock writes: plain arithmetic, stores that readers see whole. */
 static void set(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
-static void event(uint8_t what, int device, int kind, int32_t result, uint64_t a, uint64_t b, uint64_t c) {
+/* Taken under the lock, so that the times of LEDGER records stand in the order of the changes. 0 without a history. */
+static uint64_t now_if_told(void) { return hl_history_on() ? hl_now_ns() : 0; }
+
+static void event(uint8_t what, int device, int kind, int32_t result, uint64_t a, uint64_t b, uint64_t c,
+                  uint64_t when) {
     if (!hl_history_on()) return;
     struct hl_event record = {.event = what,
                               .source = HL_SOURCE_SHIM,
@@ -62,11 +66,12 @@ static void event(uint8_t what, int device, int kind, int32_t result, uint64_t a
                               .extra = (uint32_t)kind,
                               .a = a,
                               .b = b,
-                              .c = c};
+                              .c = c,
+                              .time_ns = when};
     hl_history_add(&record);
 }
 
-static void phase(uint64_t which) { event(HL_EVENT_PHASE, 0xFF, 0, 0, which, 0, 0); }
+static void phase(uint64_t which) { event(HL_EVENT_PHASE, 0xFF, 0, 0, which, 0, 0, 0); }
 
 /* ---- opening, entering, leaving ---- */
 
@@ -190,6 +195,8 @@ void hl_ledger_close(void) {
     int saved = errno;
     pthread_mutex_lock(&opening);
     if (opened && attached && *owner_page) {
+        /* c = 1: the books of this process are closed; no bytes go, they stay until its death */
+        event(HL_EVENT_LEDGER, 0, 0, 0, 0, load(&region.device[0].used), 1, 0);
         __atomic_store_n(&attached, 0, __ATOMIC_RELEASE);
         if (!hl_region_leave(&region, slot)) __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
     }
@@ -232,7 +239,7 @@ static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, ui
             errno = saved;
             if (buried || load(&region.header->repairs) != repairs) continue;
             add(&region.device[device].refused, 1);
-            event(HL_EVENT_VERDICT, device, kind, refused, bytes, used, limit);
+            event(HL_EVENT_VERDICT, device, kind, refused, bytes, used, limit, 0);
             *before = used;
             return refused;
         }
@@ -242,14 +249,14 @@ static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, ui
             if (problem) return OPERATING_SYSTEM;
             uint64_t now = load(&all->used);
             int holds = now <= used;
-            uint64_t after = holds ? book(device, bytes, kind, how, now) : 0;
+            uint64_t after = holds ? book(device, bytes, kind, how, now) : 0, when = now_if_told();
             hl_region_unlock(&region);
             if (!holds) continue;
-            event(HL_EVENT_VERDICT, device, kind, 0, bytes, now, limit);
-            event(HL_EVENT_LEDGER, device, kind, 0, bytes, after, 0);
+            event(HL_EVENT_VERDICT, device, kind, 0, bytes, now, limit, when);
+            event(HL_EVENT_LEDGER, device, kind, 0, bytes, after, 0, when);
             *before = now;
         } else {
-            event(HL_EVENT_VERDICT, device, kind, 0, bytes, used, limit);
+            event(HL_EVENT_VERDICT, device, kind, 0, bytes, used, limit, 0);
             *before = used;
         }
         return 0;
@@ -264,8 +271,9 @@ static void give_back(int device, uint64_t bytes, int kind, enum booking from) {
     set(&mine->held, mine->held - bytes);
     uint64_t after = region.device[device].used - bytes;
     set(&region.device[device].used, after);
+    uint64_t when = now_if_told();
     hl_region_unlock(&region);
-    event(HL_EVENT_LEDGER, device, kind, 0, 0 - bytes, after, 0);
+    event(HL_EVENT_LEDGER, device, kind, 0, 0 - bytes, after, 0, when);
 }
 
 static int32_t valid(int device, int kind) {

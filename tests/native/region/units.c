@@ -323,6 +323,8 @@ static void closed_file(void) { closed_descriptors(0); }
 
 enum { THREADS = 4, OPERATIONS = 4000, HELD = 64 };
 
+static const uint64_t SCARCE = 40 << 20; /* so that many are refused */
+
 static void *work(void *argument) {
     uint64_t seed = 0x9e3779b97f4a7c15u * ((uint64_t)(uintptr_t)argument + 1),
              base = ((uint64_t)(uintptr_t)argument + 1) << 40;
@@ -335,7 +337,7 @@ static void *work(void *argument) {
         } else if (!kit_take((int)(which & 1), bytes, base + which, which % 5)) {
             held[which] = bytes;
         }
-        CHECK(hl_ledger_used((int)(which & 1)) <= 100 * MIB);
+        CHECK(hl_ledger_used((int)(which & 1)) <= SCARCE);
     }
     for (int i = 0; i < HELD; i++)
         if (held[i]) EQUAL(kit_give(base + (uint64_t)i), 1);
@@ -343,7 +345,7 @@ static void *work(void *argument) {
 }
 
 static void threads(int robust, enum hl_memory_mode mode) {
-    struct hl_ledger_config config = kit_config(region_path, robust, 100 * MIB);
+    struct hl_ledger_config config = kit_config(region_path, robust, SCARCE);
     config.mode = mode;
     kit_open(&config);
     pthread_t thread[THREADS];
