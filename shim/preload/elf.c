@@ -4,12 +4,12 @@
  * drivers are never unloaded once found, other objects are read inside the loader's own iteration). Nothing is written. */
 #include "elf.h"
 
-#include <string.h>
-
 /* glibc relocates d_ptr in place on x86_64 and aarch64, except in objects it maps read-only (the vDSO). */
-static const void *at(ElfW(Addr) base, ElfW(Addr) value) { return (const void *)(value < base ? base + value : value); }
+static HL_EARLY const void *at(ElfW(Addr) base, ElfW(Addr) value) {
+    return (const void *)(value < base ? base + value : value);
+}
 
-int hl_object_read(struct hl_object *object, ElfW(Addr) base, const ElfW(Dyn) * dynamic) {
+HL_EARLY int hl_object_read(struct hl_object *object, ElfW(Addr) base, const ElfW(Dyn) * dynamic) {
     *object = (struct hl_object){.base = base, .soname = ""};
     if (!dynamic) return 0;
     ElfW(Addr) soname = 0;
@@ -30,16 +30,16 @@ int hl_object_read(struct hl_object *object, ElfW(Addr) base, const ElfW(Dyn) * 
     return object->gnu || object->sysv;
 }
 
-static void *value(const struct hl_object *object, uint32_t index, const char *name) {
+static HL_EARLY void *value(const struct hl_object *object, uint32_t index, const char *name) {
     const ElfW(Sym) *symbol = &object->symbols[index];
-    if (symbol->st_shndx == SHN_UNDEF || strcmp(object->strings + symbol->st_name, name)) return NULL;
+    if (symbol->st_shndx == SHN_UNDEF || !hl_same_text(object->strings + symbol->st_name, name)) return NULL;
     unsigned type = ELF64_ST_TYPE(symbol->st_info), bind = ELF64_ST_BIND(symbol->st_info);
     if (bind == STB_LOCAL || type == STT_TLS || type == STT_GNU_IFUNC) return NULL;
     if (object->versions && object->versions[index] & 0x8000) return NULL; /* an old version kept for old programs */
     return (void *)(object->base + symbol->st_value);
 }
 
-static void *by_gnu_hash(const struct hl_object *object, const char *name) {
+static HL_EARLY void *by_gnu_hash(const struct hl_object *object, const char *name) {
     uint32_t hash = 5381;
     for (const unsigned char *c = (const unsigned char *)name; *c; c++) hash = hash * 33 + *c;
     const uint32_t *table = object->gnu;
@@ -63,7 +63,7 @@ static void *by_gnu_hash(const struct hl_object *object, const char *name) {
     }
 }
 
-static void *by_sysv_hash(const struct hl_object *object, const char *name) {
+static HL_EARLY void *by_sysv_hash(const struct hl_object *object, const char *name) {
     uint32_t hash = 0;
     for (const unsigned char *c = (const unsigned char *)name; *c; c++) {
         hash = (hash << 4) + *c;
@@ -81,11 +81,23 @@ static void *by_sysv_hash(const struct hl_object *object, const char *name) {
     return NULL;
 }
 
-void *hl_object_symbol(const struct hl_object *object, const char *name) {
+HL_EARLY void *hl_object_symbol(const struct hl_object *object, const char *name) {
     return object->gnu ? by_gnu_hash(object, name) : by_sysv_hash(object, name);
 }
 
-int hl_soname_is(const char *soname, const char *stem) {
-    size_t length = strlen(stem);
-    return !strncmp(soname, stem, length) && (!soname[length] || soname[length] == '.');
+HL_EARLY int hl_soname_is(const char *soname, const char *stem) {
+    while (*stem && *soname == *stem) soname++, stem++;
+    return !*stem && (!*soname || *soname == '.');
+}
+
+HL_EARLY int hl_same_text(const char *one, const char *other) {
+    while (*one && *one == *other) one++, other++;
+    return *one == *other;
+}
+
+HL_EARLY const char *hl_file_name(const char *path) {
+    const char *name = path;
+    for (; *path; path++)
+        if (*path == '/') name = path + 1;
+    return name;
 }

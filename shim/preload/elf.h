@@ -2,6 +2,7 @@
 #ifndef HOOKLAB_ELF_H
 #define HOOKLAB_ELF_H
 #include <link.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct hl_object {
@@ -14,6 +15,10 @@ struct hl_object {
     const char *soname;          /* "" if it has none */
 };
 
+/* Lookups run before anything is initialised, a sanitizer's runtime included, which asks dlsym for what it replaces: such
+ * functions are not instrumented and call nothing of libc. */
+#define HL_EARLY __attribute__((no_sanitize_address))
+
 /* 1 = read, 0 = the object has no usable symbol table. */
 int hl_object_read(struct hl_object *object, ElfW(Addr) base, const ElfW(Dyn) * dynamic);
 /* Address of the default version of a defined symbol, NULL if the object does not define it. An indirect function
@@ -21,4 +26,6 @@ int hl_object_read(struct hl_object *object, ElfW(Addr) base, const ElfW(Dyn) * 
 void *hl_object_symbol(const struct hl_object *object, const char *name);
 /* 1 if the soname is `stem` or `stem` followed by a version: "libcuda.so" fits libcuda.so.1 and not libcuda.sox. */
 int hl_soname_is(const char *soname, const char *stem);
+int hl_same_text(const char *one, const char *other);
+const char *hl_file_name(const char *path); /* what follows the last slash */
 #endif

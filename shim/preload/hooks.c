@@ -30,7 +30,7 @@ static struct {
 void *hl_hook_of(int id) { return id >= 0 && place_of[id] ? functions[place_of[id] - 1] : NULL; }
 
 int hl_hook_named(const char *name) {
-    if (name[0] != 'c' && name[0] != 'n') return -1; /* cu..., nv...: everything else leaves at once */
+    if (!(name[0] == 'c' && name[1] == 'u') && !(name[0] == 'n' && name[1] == 'v')) return -1;
     int id = hl_name_find(name);
     return id >= 0 && place_of[id] ? id : -1;
 }

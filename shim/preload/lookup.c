@@ -78,7 +78,7 @@ static bool before_us(const void *address) {
 
 static struct hl_answer give(void *value) { return (struct hl_answer){value, NULL}; }
 
-static struct hl_answer leave(const struct question *q) {
+static HL_EARLY struct hl_answer leave(const struct question *q) {
     return (struct hl_answer){NULL, q->version ? (void *)hl_libc_dlvsym() : (void *)hl_libc_dlsym()};
 }
 
@@ -170,18 +170,26 @@ static void *own_entry(const char *name) {
     return NULL;
 }
 
-__attribute__((visibility("hidden"))) struct hl_answer hl_lookup(void *handle, const char *name, const char *version,
-                                                                 const void *caller) {
+static struct hl_answer for_own_entry(const struct question *q) {
+    void *entry = own_entry(q->name);
+    if (!entry || hl_depth || hl_caller_is_driver(q->caller)) return leave(q);
+    void *real = ask(q, q->handle);
+    return give(real && hl_real_owner(real) == HL_LIBRARY_LIBC ? entry : real);
+}
+
+static struct hl_answer for_driver_name(struct question *q) {
+    q->id = hl_hook_named(q->name);
+    if (q->id < 0) return leave(q);
+    q->library = hl_library_of(q->id);
+    return answer(q);
+}
+
+/* Called by the assembly entries. Whatever cannot be one of ours leaves from here. */
+__attribute__((visibility("hidden"))) HL_EARLY struct hl_answer hl_lookup(void *handle, const char *name,
+                                                                          const char *version, const void *caller) {
     struct question q = {.handle = handle, .name = name, .version = version, .caller = caller};
     if (!name) return leave(&q);
-    if (name[0] == 'd') {
-        void *entry = handle != RTLD_DEFAULT && handle != RTLD_NEXT && !hl_depth ? own_entry(name) : NULL;
-        if (!entry || hl_caller_is_driver(caller)) return leave(&q);
-        void *real = ask(&q, handle);
-        return give(real && hl_real_owner(real) == HL_LIBRARY_LIBC ? entry : real);
-    }
-    q.id = hl_hook_named(name);
-    if (q.id < 0) return leave(&q);
-    q.library = hl_library_of(q.id);
-    return answer(&q);
+    if ((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')) return for_driver_name(&q);
+    if (name[0] == 'd' && name[1] == 'l' && handle != RTLD_DEFAULT && handle != RTLD_NEXT) return for_own_entry(&q);
+    return leave(&q);
 }

@@ -22,15 +22,14 @@ static struct {
 } libraries[2];
 
 /* -- libc -- */
-void *hl_libc_symbol(const char *name) {
+HL_EARLY void *hl_libc_symbol(const char *name) {
     /* 2.34 and later have them in libc; before that they are in libdl, which we link against and which is therefore
      * mapped. Both are startup objects: the part of the list that is walked never changes. */
     static const char *const homes[] = {"libc.so", "libdl.so"};
     for (unsigned home = 0; home < 2; home++)
         for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) {
             struct hl_object object;
-            const char *slash = map->l_name ? strrchr(map->l_name, '/') : NULL;
-            if (!slash || strncmp(slash + 1, homes[home], strlen(homes[home]))) continue;
+            if (!map->l_name || !hl_soname_is(hl_file_name(map->l_name), homes[home])) continue;
             if (!hl_object_read(&object, map->l_addr, map->l_ld) || !hl_soname_is(object.soname, homes[home])) continue;
             void *found = hl_object_symbol(&object, name);
             if (found) return found;
@@ -39,14 +38,14 @@ void *hl_libc_symbol(const char *name) {
     return NULL;
 }
 
-hl_dlsym_fn hl_libc_dlsym(void) {
+HL_EARLY hl_dlsym_fn hl_libc_dlsym(void) {
     static void *cached;
     void *found = __atomic_load_n(&cached, __ATOMIC_RELAXED);
     if (HL_UNLIKELY(!found)) __atomic_store_n(&cached, found = hl_libc_symbol("dlsym"), __ATOMIC_RELAXED);
     return (hl_dlsym_fn)found;
 }
 
-hl_dlvsym_fn hl_libc_dlvsym(void) {
+HL_EARLY hl_dlvsym_fn hl_libc_dlvsym(void) {
     static void *cached;
     void *found = __atomic_load_n(&cached, __ATOMIC_RELAXED);
     if (HL_UNLIKELY(!found)) __atomic_store_n(&cached, found = hl_libc_symbol("dlvsym"), __ATOMIC_RELAXED);

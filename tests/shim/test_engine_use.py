@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sanitize
 HOSTS = Path(__file__).parents[1] / "native" / "shim"
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "HOOKLAB_CONTEXT_BYTES": str(512 << 20)}
 MAPPED = "say('libhooklab-engine' in open('/proc/self/maps').read())"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sanitize
 MIB, GIB = 1 << 20, 1 << 30
 
 

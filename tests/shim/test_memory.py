@@ -11,6 +11,7 @@ import pytest
 
 from lab.node.faults import Fault
 
+pytestmark = pytest.mark.sanitize
 HOSTS = Path(__file__).parents[1] / "native" / "shim"
 MIB, GIB = 1 << 20, 1 << 30
 CONTEXT = 512 * MIB

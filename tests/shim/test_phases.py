@@ -10,6 +10,7 @@ import pytest
 
 from lab.node.faults import Fault
 
+pytestmark = pytest.mark.sanitize
 HOSTS = Path(__file__).parents[1] / "native" / "shim"
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "HOOKLAB_CONTEXT_BYTES": str(512 << 20)}
 ORDER = [

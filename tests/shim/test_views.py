@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sanitize
 MIB, GIB = 1 << 20, 1 << 30
 CONTEXT = 512 * MIB
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "HOOKLAB_CONTEXT_BYTES": str(CONTEXT)}
@@ -94,7 +95,7 @@ import subprocess
 assert start() == 0
 mine = alloc({taken})
 assert mine[0] == 0
-environment = dict(os.environ, LD_PRELOAD={str(lab.shim)!r}, CUDA_DEVICE_MEMORY_LIMIT="60g",
+environment = dict(os.environ, LD_PRELOAD={lab.environment()["LD_PRELOAD"]!r}, CUDA_DEVICE_MEMORY_LIMIT="60g",
                    HOOKLAB_CONTEXT_BYTES={str(CONTEXT)!r}, HOOKLAB_PROCESS="1")
 inner = "start(); say(list(info()))"
 subprocess.run([sys.executable, "-I", "-S", sys.argv[0], inner], env=environment, check=True)
