@@ -175,6 +175,7 @@ class _Run:
         self.has_cache = cache is not None
         keep = [directory.path, self.node.directory if self.node else None, plan.policy_file(scenario.options.policy)]
         keep += [Path(scenario.path).parent, *(instance.process.cwd for instance in self.instances)]
+        keep += [word for instance in self.instances for word in instance.process.run if os.path.exists(word)]
         by_name: dict[str, Container] = {}
         robust = plan.robust_regions(scenario)
         self.variables: list[dict[str, str]] = []

@@ -92,6 +92,7 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
                 node.directory if node else None,
                 plan.policy_file(options.policy),
                 shutil.which(command[0]),
+                *(argument for argument in command if os.path.exists(argument)),
             ),
         )
         box = Container(layout, isolated=options.container)

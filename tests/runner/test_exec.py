@@ -52,6 +52,15 @@ def test_limits_reach_the_program(hooklab: Cli, form: list[str]) -> None:
     assert not Path(variables["HOOKLAB_NODE"]).exists()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_files_that_the_command_names_are_there(hooklab: Cli, tmp_path: Path, form: list[str]) -> None:
+    script = tmp_path / "folder" / "script.sh"
+    script.parent.mkdir()
+    script.write_text("echo here\n")
+    assert hooklab("exec", "-q", *form, "--", "sh", script).stdout == "here\n"
+    assert hooklab("exec", "-q", *form, "--", "sh", "folder/script.sh").stdout == "here\n"
+
+
 def test_no_interposer_preloads_nothing(hooklab: Cli) -> None:
     done = hooklab("exec", "-q", "--interposer", "none", "--", "env")
     assert "LD_PRELOAD" not in done.stdout
