@@ -19,12 +19,12 @@
 enum { HL_AFTER_MAX = 8 };
 
 struct hl_call {
-    uint64_t start;           /* ns, only when armed */
-    uint32_t number;          /* n-th call of this name by this process, from 1 */
+    uint64_t start;  /* ns, only when armed */
+    uint32_t number; /* n-th call of this name by this process, from 1 */
     uint32_t armed;
-    int32_t code;             /* forced result */
+    int32_t code; /* forced result */
     uint16_t name;
-    uint8_t device;           /* for the history; 0xFF none */
+    uint8_t device; /* for the history; 0xFF none */
     uint8_t after_count;
     uint16_t after[HL_AFTER_MAX];
     uint64_t after_number[HL_AFTER_MAX];

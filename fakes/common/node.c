@@ -23,8 +23,13 @@ static struct hl_node_header none_header;
 static struct hl_node_process none_process;
 static uint32_t none_calls[HL_NAME_COUNT];
 
-#define NOWHERE                                                                                                         \
-    {.header = &none_header, .process = &none_process, .calls = none_calls, .container = -1, .index = -1, .memory_fd = -1}
+#define NOWHERE                                                                                                        \
+    {.header = &none_header,                                                                                           \
+     .process = &none_process,                                                                                         \
+     .calls = none_calls,                                                                                              \
+     .container = -1,                                                                                                  \
+     .index = -1,                                                                                                      \
+     .memory_fd = -1}
 
 struct hl_node_view hl_node = NOWHERE;
 
@@ -35,8 +40,7 @@ static void (*fork_child)(int);
 
 static int integer(const char *key) {
     const char *text = hl_config(key);
-    if (!text || *text < '0' || *text > '9')
-        return -1;
+    if (!text || *text < '0' || *text > '9') return -1;
     long value = strtol(text, NULL, 10);
     return value > 0x7fff ? -1 : (int)value;
 }
@@ -53,8 +57,7 @@ static int fail(int code, const char *path, const char *why) {
 /* Low descriptor numbers belong to the host program. */
 static int move_up(int fd) {
     int high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
-    if (high < 0)
-        return fd;
+    if (high < 0) return fd;
     close(fd);
     return high;
 }
@@ -62,17 +65,18 @@ static int move_up(int fd) {
 static int talk(const char *path, uint32_t kind, int *fd_out, struct hl_node_reply *reply, int fds[2]) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     fds[0] = fds[1] = -1;
-    if (strlen(path) >= sizeof address.sun_path)
-        return ENAMETOOLONG;
+    if (strlen(path) >= sizeof address.sun_path) return ENAMETOOLONG;
     strcpy(address.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return errno;
+    if (fd < 0) return errno;
     struct timeval patience = {PATIENCE_S, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    struct hl_node_request request = {.magic = HL_NODE_MAGIC, .version = HL_NODE_VERSION, .kind = kind,
-                                      .container = integer("HOOKLAB_CONTAINER"), .index = integer("HOOKLAB_PROCESS"),
+    struct hl_node_request request = {.magic = HL_NODE_MAGIC,
+                                      .version = HL_NODE_VERSION,
+                                      .kind = kind,
+                                      .container = integer("HOOKLAB_CONTAINER"),
+                                      .index = integer("HOOKLAB_PROCESS"),
                                       .ns_pid = (uint32_t)getpid()};
     int code = 0;
     while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
@@ -81,8 +85,7 @@ static int talk(const char *path, uint32_t kind, int *fd_out, struct hl_node_rep
             goto failed;
         }
     ssize_t done;
-    while ((done = send(fd, &request, sizeof request, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
-    }
+    while ((done = send(fd, &request, sizeof request, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
     if (done != (ssize_t)sizeof request) {
         code = errno ? errno : EPROTO;
         goto failed;
@@ -92,28 +95,26 @@ static int talk(const char *path, uint32_t kind, int *fd_out, struct hl_node_rep
         char bytes[CMSG_SPACE(2 * sizeof(int))];
     } control;
     struct iovec vector = {reply, sizeof *reply};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    while ((done = recvmsg(fd, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
-    }
+    struct msghdr message = {
+        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    while ((done = recvmsg(fd, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {}
     if (done < 0) {
         code = errno == EAGAIN ? ETIMEDOUT : errno;
         goto failed;
     }
     for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part))
         if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
-            memcpy(fds, CMSG_DATA(part), part->cmsg_len - CMSG_LEN(0) > 2 * sizeof(int) ? 2 * sizeof(int) : part->cmsg_len - CMSG_LEN(0));
+            memcpy(fds, CMSG_DATA(part),
+                   part->cmsg_len - CMSG_LEN(0) > 2 * sizeof(int) ? 2 * sizeof(int) : part->cmsg_len - CMSG_LEN(0));
     if (done != (ssize_t)sizeof *reply || reply->magic != HL_NODE_MAGIC || reply->version != HL_NODE_VERSION)
         code = EPROTO;
-    else if (reply->status)
-        code = reply->status > 0 ? reply->status : EPROTO;
-    if (code)
-        goto failed;
+    else if (reply->status) code = reply->status > 0 ? reply->status : EPROTO;
+    if (code) goto failed;
     *fd_out = fd;
     return 0;
 failed:
     for (int i = 0; i < 2; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+        if (fds[i] >= 0) close(fds[i]);
     close(fd);
     return code;
 }
@@ -122,8 +123,7 @@ static int inside(uint64_t offset, uint64_t bytes, uint64_t size) { return offse
 
 /* NULL or why this file cannot be used. */
 static const char *unfit(const struct hl_node_header *h, uint64_t size) {
-    if (h->magic != HL_NODE_MAGIC)
-        return "its file is not a node file";
+    if (h->magic != HL_NODE_MAGIC) return "its file is not a node file";
     if (h->version != HL_NODE_VERSION || h->layout_hash != HL_NODE_HASH)
         return "its file has another layout version: rebuild hooklab";
     if (h->names_hash != HL_NAMES_HASH || h->name_count != HL_NAME_COUNT)
@@ -135,7 +135,8 @@ static const char *unfit(const struct hl_node_header *h, uint64_t size) {
         !inside(h->fault_offset, h->fault_capacity * sizeof(struct hl_node_fault), size) ||
         !inside(h->call_offset, h->name_count * sizeof(uint64_t), size) ||
         !inside(h->process_call_offset, (uint64_t)h->process_capacity * h->name_count * sizeof(uint32_t), size) ||
-        !inside(h->interval_offset, (uint64_t)h->device_count * h->interval_capacity * sizeof(struct hl_node_interval), size))
+        !inside(h->interval_offset, (uint64_t)h->device_count * h->interval_capacity * sizeof(struct hl_node_interval),
+                size))
         return "its file is truncated";
     return NULL;
 }
@@ -144,18 +145,15 @@ static const char *unfit(const struct hl_node_header *h, uint64_t size) {
  * a thread of the parent may have been inside it, and pointers into it may be on our stack. */
 static void in_child(void) {
     int was = attached;
-    if (connection >= 0)
-        close(connection);
-    if (hl_node.memory_fd >= 0)
-        close(hl_node.memory_fd);
+    if (connection >= 0) close(connection);
+    if (hl_node.memory_fd >= 0) close(hl_node.memory_fd);
     connection = -1;
     attached = complained = 0;
     memset(none_calls, 0, sizeof none_calls);
     memset(&none_process, 0, sizeof none_process);
     hl_node = (struct hl_node_view)NOWHERE;
     pthread_mutex_init(&mutex, NULL);
-    if (fork_child)
-        fork_child(was);
+    if (fork_child) fork_child(was);
 }
 
 void hl_node_on_fork(void (*child)(int)) { fork_child = child; }
@@ -163,40 +161,30 @@ int hl_node_attached(void) { return __atomic_load_n(&attached, __ATOMIC_ACQUIRE)
 
 static int attach_locked(uint32_t kind) {
     const char *path = hl_config("HOOKLAB_NODE");
-    if (!path || !*path)
-        return fail(ENOENT, NULL, "no fake node to attach to");
+    if (!path || !*path) return fail(ENOENT, NULL, "no fake node to attach to");
     if (!fork_handler) {
-        if (pthread_atfork(NULL, NULL, in_child))
-            return fail(ENOMEM, path, "pthread_atfork failed");
+        if (pthread_atfork(NULL, NULL, in_child)) return fail(ENOMEM, path, "pthread_atfork failed");
         fork_handler = 1;
     }
     struct hl_node_reply reply;
     int fd = -1, fds[2];
     int code = talk(path, kind, &fd, &reply, fds);
-    if (code)
-        return fail(code, path, strerror(code));
+    if (code) return fail(code, path, strerror(code));
     const char *why = NULL;
     struct stat info;
     void *base = MAP_FAILED;
     int needs_memory = kind == HL_REQUEST_ATTACH_CUDA;
-    if (fds[0] < 0 || (needs_memory && fds[1] < 0))
-        why = "it sent no files";
-    else if (fstat(fds[0], &info) || info.st_size < (off_t)sizeof(struct hl_node_header))
-        why = "its file is truncated";
+    if (fds[0] < 0 || (needs_memory && fds[1] < 0)) why = "it sent no files";
+    else if (fstat(fds[0], &info) || info.st_size < (off_t)sizeof(struct hl_node_header)) why = "its file is truncated";
     else if ((base = mmap(NULL, (size_t)info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0)) == MAP_FAILED)
         why = strerror(errno);
-    else
-        why = unfit(base, (uint64_t)info.st_size);
+    else why = unfit(base, (uint64_t)info.st_size);
     struct hl_node_header *h = base;
-    if (!why && reply.slot >= h->process_capacity)
-        why = "it gave a slot that its file does not have";
-    if (fds[0] >= 0)
-        close(fds[0]);
+    if (!why && reply.slot >= h->process_capacity) why = "it gave a slot that its file does not have";
+    if (fds[0] >= 0) close(fds[0]);
     if (why) {
-        if (base != MAP_FAILED)
-            munmap(base, (size_t)info.st_size);
-        if (fds[1] >= 0)
-            close(fds[1]);
+        if (base != MAP_FAILED) munmap(base, (size_t)info.st_size);
+        if (fds[1] >= 0) close(fds[1]);
         close(fd);
         return fail(EPROTO, path, why);
     }
@@ -227,8 +215,7 @@ static int attach_locked(uint32_t kind) {
     /* Calls made before there was a node (resolver look-ups) belong to this process too. */
     for (size_t name = 0; name < HL_NAME_COUNT; name++) {
         uint32_t early = __atomic_exchange_n(&none_calls[name], 0, __ATOMIC_RELAXED);
-        if (early)
-            __atomic_fetch_add(&view.calls[name], early, __ATOMIC_RELAXED);
+        if (early) __atomic_fetch_add(&view.calls[name], early, __ATOMIC_RELAXED);
     }
     hl_node = view;
     __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
@@ -236,8 +223,7 @@ static int attach_locked(uint32_t kind) {
 }
 
 int hl_node_attach(uint32_t kind) {
-    if (hl_node_attached())
-        return 0;
+    if (hl_node_attached()) return 0;
     int keep = errno;
     pthread_mutex_lock(&mutex);
     int code = attached ? 0 : attach_locked(kind);

@@ -19,13 +19,13 @@ struct hl_node_view {
     struct hl_node_process *processes; /* all slots */
     struct hl_node_process *process;   /* this one */
     struct hl_node_fault *faults;
-    uint32_t *calls;        /* this process: calls by name id */
-    uint64_t *node_calls;   /* ended processes of the node: calls by name id */
-    void *base;             /* the node file, NULL before attach */
+    uint32_t *calls;      /* this process: calls by name id */
+    uint64_t *node_calls; /* ended processes of the node: calls by name id */
+    void *base;           /* the node file, NULL before attach */
     uint32_t slot, host_pid;
-    int32_t container;      /* index, -1 unknown */
-    int32_t index;          /* process index in the run, -1 unknown */
-    int memory_fd;          /* CUDA: device memory, -1 otherwise */
+    int32_t container; /* index, -1 unknown */
+    int32_t index;     /* process index in the run, -1 unknown */
+    int memory_fd;     /* CUDA: device memory, -1 otherwise */
     uint64_t memory_bytes;
 };
 
@@ -41,6 +41,7 @@ void hl_node_on_fork(void (*child)(int was_attached));
 
 static inline struct hl_node_interval *hl_node_intervals(uint32_t device) {
     struct hl_node_header *h = hl_node.header;
-    return (struct hl_node_interval *)(void *)((char *)hl_node.base + h->interval_offset) + (size_t)device * h->interval_capacity;
+    return (struct hl_node_interval *)(void *)((char *)hl_node.base + h->interval_offset) +
+           (size_t)device * h->interval_capacity;
 }
 #endif

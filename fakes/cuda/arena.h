@@ -25,13 +25,13 @@ struct pool;
 
 struct alloc { /* one live allocation */
     uint64_t offset, bytes;
-    uint64_t id;          /* buffer id */
-    struct ctx *ctx;      /* owner; NULL for pool memory */
+    uint64_t id;     /* buffer id */
+    struct ctx *ctx; /* owner; NULL for pool memory */
     struct pool *pool;
-    struct heap *heap;    /* NULL: a run of blocks of its own */
+    struct heap *heap;             /* NULL: a run of blocks of its own */
     struct alloc *next, *previous; /* of the owner */
-    uint32_t units;       /* heap extent, or blocks of the run */
-    uint8_t device, kind, hidden; /* hidden: the driver's own (module code), not a user's pointer */
+    uint32_t units;                /* heap extent, or blocks of the run */
+    uint8_t device, kind, hidden;  /* hidden: the driver's own (module code), not a user's pointer */
 };
 
 struct heap {
@@ -39,8 +39,8 @@ struct heap {
     uint32_t head[CLASSES]; /* first free extent (unit number + 1), 0 none */
     uint32_t region_blocks; /* blocks asked of the device at a time */
     uint8_t device, kind;
-    uint8_t charged;        /* 1: every region is physical memory of `kind` */
-    uint8_t keep;           /* 1: empty regions stay */
+    uint8_t charged; /* 1: every region is physical memory of `kind` */
+    uint8_t keep;    /* 1: empty regions stay */
 };
 
 struct arena {
@@ -61,7 +61,7 @@ void arena_free(struct alloc *alloc);
 
 struct alloc *arena_at(uint64_t offset);   /* whose memory this byte is; NULL nobody's */
 uint64_t arena_run_base(uint64_t offset);  /* offset of the block this byte is in */
-uint64_t arena_run_bytes(uint64_t offset);  /* length of the run of blocks this byte is in */
+uint64_t arena_run_bytes(uint64_t offset); /* length of the run of blocks this byte is in */
 void arena_zero(uint64_t offset, uint64_t bytes);
 void arena_written(uint64_t offset, uint64_t bytes);
 /* Managed memory: device work touches [offset, offset + bytes): takes physical blocks that are not there yet. */
@@ -69,7 +69,8 @@ void arena_populate(const struct alloc *alloc, uint64_t offset, uint64_t bytes);
 
 /* A pointer of this process's windows to its offset: 1 device window, 2 data window, 0 neither. */
 static inline int arena_offset(uint64_t pointer, uint64_t *offset) {
-    uint64_t device = pointer - (uint64_t)(uintptr_t)arena.device_base, data = pointer - (uint64_t)(uintptr_t)arena.data_base;
+    uint64_t device = pointer - (uint64_t)(uintptr_t)arena.device_base,
+             data = pointer - (uint64_t)(uintptr_t)arena.data_base;
     if (device < arena.bytes) {
         *offset = device;
         return 1;

@@ -112,10 +112,8 @@ void context_end(struct ctx *ctx) {
     fake_lock();
     __atomic_store_n(&ctx->alive, 0, __ATOMIC_RELEASE);
     modules_end(ctx);
-    while (ctx->allocs)
-        memory_end(ctx->allocs);
-    for (struct stream *s = ctx->streams; s; s = s->next)
-        s->magic = MAGIC_DEAD;
+    while (ctx->allocs) memory_end(ctx->allocs);
+    for (struct stream *s = ctx->streams; s; s = s->next) s->magic = MAGIC_DEAD;
     ctx->streams = NULL;
     uint64_t stack_bytes = ctx->stack_bytes;
     ctx->stack_bytes = 0;
@@ -134,7 +132,8 @@ static struct ctx *ctx_of(CUcontext handle) {
 
 /* ---- primary contexts ------------------------------------------------------------------------------------ */
 
-static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER; /* creation and end sleep: not under the driver's lock */
+static pthread_mutex_t primary_mutex =
+    PTHREAD_MUTEX_INITIALIZER; /* creation and end sleep: not under the driver's lock */
 
 static CUresult primary_retain(CUcontext *out, CUdevice device) {
     CUresult result = need_init();
@@ -143,10 +142,8 @@ static CUresult primary_retain(CUcontext *out, CUdevice device) {
     if (!v) return CUDA_ERROR_INVALID_DEVICE;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&primary_mutex);
-    if (v->primary && v->primary->alive)
-        hl_latency(v->physical, HL_LATENCY_CONTEXT_NESTED);
-    else
-        result = context_new(v->physical, v->primary_flags, 3020, 1, v->primary, &v->primary);
+    if (v->primary && v->primary->alive) hl_latency(v->physical, HL_LATENCY_CONTEXT_NESTED);
+    else result = context_new(v->physical, v->primary_flags, 3020, 1, v->primary, &v->primary);
     if (result == CUDA_SUCCESS) {
         v->retained++;
         *out = (CUcontext)(void *)v->primary;
@@ -161,10 +158,8 @@ static CUresult primary_release(CUdevice device) {
     struct visible *v = visible_device(device);
     if (!v) return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&primary_mutex);
-    if (v->retained == 0)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    else if (--v->retained == 0 && v->primary->alive)
-        context_end(v->primary);
+    if (v->retained == 0) result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--v->retained == 0 && v->primary->alive) context_end(v->primary);
     pthread_mutex_unlock(&primary_mutex);
     return result;
 }
@@ -219,7 +214,8 @@ ENTRY(cuDevicePrimaryCtxReset, (CUdevice device), primary_reset(device))
 ENTRY(cuDevicePrimaryCtxReset_v2, (CUdevice device), primary_reset(device))
 ENTRY(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned int flags), primary_set_flags(device, flags))
 ENTRY(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), primary_set_flags(device, flags))
-ENTRY(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active), primary_state(device, flags, active))
+ENTRY(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active),
+      primary_state(device, flags, active))
 
 /* ---- contexts of one's own ------------------------------------------------------------------------------- */
 
@@ -237,8 +233,8 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned
     return CUDA_SUCCESS;
 }
 
-ENTRY(cuCtxCreate, (CUcontext *ctx, unsigned int flags, CUdevice device), create(ctx, flags, device, 3010))
-ENTRY(cuCtxCreate_v2, (CUcontext *ctx, unsigned int flags, CUdevice device), create(ctx, flags, device, 3020))
+ENTRY(cuCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), create(ctx, flags, device, 3010))
+ENTRY(cuCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device), create(ctx, flags, device, 3020))
 
 API cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device);
 API cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device) {
@@ -263,7 +259,8 @@ static CUresult destroy(CUcontext handle) {
     struct ctx *ctx = ctx_of(handle);
     if (!ctx || ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
     int one = 1;
-    if (!__atomic_compare_exchange_n(&ctx->alive, &one, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!__atomic_compare_exchange_n(&ctx->alive, &one, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     context_end(ctx);
     if (fake_current == ctx) (void)stack_pop();
     return CUDA_SUCCESS;
@@ -280,7 +277,7 @@ static CUresult attach(CUcontext *out, unsigned flags) {
     *out = (CUcontext)(void *)ctx;
     return CUDA_SUCCESS;
 }
-ENTRY(cuCtxAttach, (CUcontext *ctx, unsigned int flags), attach(ctx, flags))
+ENTRY(cuCtxAttach, (CUcontext * ctx, unsigned int flags), attach(ctx, flags))
 
 static CUresult detach(CUcontext handle) {
     CUresult result = need_init();
@@ -314,8 +311,8 @@ static CUresult pop(CUcontext *out) {
     if (out) *out = (CUcontext)(void *)top;
     return CUDA_SUCCESS;
 }
-ENTRY(cuCtxPopCurrent, (CUcontext *ctx), pop(ctx))
-ENTRY(cuCtxPopCurrent_v2, (CUcontext *ctx), pop(ctx))
+ENTRY(cuCtxPopCurrent, (CUcontext * ctx), pop(ctx))
+ENTRY(cuCtxPopCurrent_v2, (CUcontext * ctx), pop(ctx))
 
 static CUresult set_current(CUcontext handle) {
     CUresult result = need_init();
@@ -334,7 +331,7 @@ static CUresult get_current(CUcontext *out) {
     *out = (CUcontext)(void *)fake_current;
     return CUDA_SUCCESS;
 }
-ENTRY(cuCtxGetCurrent, (CUcontext *ctx), get_current(ctx))
+ENTRY(cuCtxGetCurrent, (CUcontext * ctx), get_current(ctx))
 
 /* Asks about a context, dead or not; NULL means the current one. */
 static CUresult some_ctx(CUcontext handle, struct ctx **out) {
@@ -353,8 +350,8 @@ static CUresult get_device(CUdevice *out, CUcontext handle) {
     *out = ordinal_of(ctx->device);
     return CUDA_SUCCESS;
 }
-ENTRY(cuCtxGetDevice, (CUdevice *device), get_device(device, NULL))
-ENTRY(cuCtxGetDevice_v2, (CUdevice *device, CUcontext ctx), get_device(device, ctx))
+ENTRY(cuCtxGetDevice, (CUdevice * device), get_device(device, NULL))
+ENTRY(cuCtxGetDevice_v2, (CUdevice * device, CUcontext ctx), get_device(device, ctx))
 
 static CUresult synchronize(CUcontext handle) {
     struct ctx *ctx;
@@ -425,7 +422,8 @@ static CUresult get_limit(size_t *out, CUlimit limit) {
     CUresult result = need_ctx(&ctx);
     if (result) return result;
     if (!out || (unsigned)limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
-    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *out = ctx->limit[limit];
     return CUDA_SUCCESS;
 }
@@ -454,7 +452,8 @@ static CUresult set_limit(CUlimit limit, size_t value) {
     CUresult result = need_ctx(&ctx);
     if (result) return result;
     if ((unsigned)limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
-    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (limit == CU_LIMIT_STACK_SIZE) return set_stack(ctx, value);
     ctx->limit[limit] = value;
     return CUDA_SUCCESS;
@@ -466,26 +465,22 @@ static CUresult cache_config(CUfunc_cache *get, int set) {
     CUresult result = need_ctx(&ctx);
     if (result) return result;
     if (!get && (set < 0 || set > 3)) return CUDA_ERROR_INVALID_VALUE;
-    if (get)
-        *get = ctx->cache;
-    else
-        ctx->cache = (CUfunc_cache)set;
+    if (get) *get = ctx->cache;
+    else ctx->cache = (CUfunc_cache)set;
     return CUDA_SUCCESS;
 }
-ENTRY(cuCtxGetCacheConfig, (CUfunc_cache *config), config ? cache_config(config, 0) : CUDA_ERROR_INVALID_VALUE)
+ENTRY(cuCtxGetCacheConfig, (CUfunc_cache * config), config ? cache_config(config, 0) : CUDA_ERROR_INVALID_VALUE)
 ENTRY(cuCtxSetCacheConfig, (CUfunc_cache config), cache_config(NULL, (int)config))
 
 static CUresult shared_config(CUsharedconfig *get, int set) {
     struct ctx *ctx;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
-    if (get)
-        *get = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE; /* fixed on every device that the profiles know */
-    else if (set < 0 || set > 2)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (get) *get = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE; /* fixed on every device that the profiles know */
+    else if (set < 0 || set > 2) return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
-ENTRY(cuCtxGetSharedMemConfig, (CUsharedconfig *config), config ? shared_config(config, 0) : CUDA_ERROR_INVALID_VALUE)
+ENTRY(cuCtxGetSharedMemConfig, (CUsharedconfig * config), config ? shared_config(config, 0) : CUDA_ERROR_INVALID_VALUE)
 ENTRY(cuCtxSetSharedMemConfig, (CUsharedconfig config), shared_config(NULL, (int)config))
 
 static CUresult reset_l2(void) {

@@ -18,14 +18,16 @@ static void took(struct ctx *ctx, uint64_t bytes) {
         hl_latency_units(ctx->device, HL_LATENCY_COPY_PER_MIB, bytes * 1000000 / COPY_UNIT);
 }
 
-static CUresult copy(CUdeviceptr to, int to_kind, CUdeviceptr from, int from_kind, size_t bytes, CUstream handle, int default_stream) {
+static CUresult copy(CUdeviceptr to, int to_kind, CUdeviceptr from, int from_kind, size_t bytes, CUstream handle,
+                     int default_stream) {
     struct ctx *ctx;
     struct stream *stream;
     CUresult result = queue(handle, default_stream, &ctx, &stream);
     if (result) return result;
     if (bytes == 0) return CUDA_SUCCESS;
     char *d, *s;
-    if (memory_resolve(from, bytes, 'r', from_kind, &s) || memory_resolve(to, bytes, 'w', to_kind, &d)) return CUDA_ERROR_INVALID_VALUE;
+    if (memory_resolve(from, bytes, 'r', from_kind, &s) || memory_resolve(to, bytes, 'w', to_kind, &d))
+        return CUDA_ERROR_INVALID_VALUE;
     stream_wait(stream); /* what was queued before comes first */
     memmove(d, s, bytes);
     took(ctx, bytes);
@@ -33,11 +35,11 @@ static CUresult copy(CUdeviceptr to, int to_kind, CUdeviceptr from, int from_kin
 }
 
 #define H(P) ((CUdeviceptr)(uintptr_t)(P))
-#define COPY(NAME, DS, PARAMETERS, TO, TO_KIND, FROM, FROM_KIND, STREAM)                                              \
+#define COPY(NAME, DS, PARAMETERS, TO, TO_KIND, FROM, FROM_KIND, STREAM)                                               \
     API NAME PARAMETERS;                                                                                               \
     API NAME PARAMETERS {                                                                                              \
         ENTER(NAME);                                                                                                   \
-        LEAVE(copy(TO, TO_KIND, FROM, FROM_KIND, bytes, STREAM, DS), bytes, TO);                                 \
+        LEAVE(copy(TO, TO_KIND, FROM, FROM_KIND, bytes, STREAM, DS), bytes, TO);                                       \
     }
 #define COPY2(NAME, SUFFIX, ...) COPY(NAME, 1, __VA_ARGS__) COPY(NAME##SUFFIX, 2, __VA_ARGS__)
 
@@ -45,13 +47,18 @@ COPY2(cuMemcpyHtoD_v2, _ptds, (CUdeviceptr to, const void *from, size_t bytes), 
 COPY2(cuMemcpyDtoH_v2, _ptds, (void *to, CUdeviceptr from, size_t bytes), H(to), PAGEABLE, from, STRICT, NULL)
 COPY2(cuMemcpyDtoD_v2, _ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), to, STRICT, from, STRICT, NULL)
 COPY2(cuMemcpy, _ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), to, PAGEABLE, from, PAGEABLE, NULL)
-COPY2(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), to, STRICT, H(from), PAGEABLE, stream)
-COPY2(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), H(to), PAGEABLE, from, STRICT, stream)
-COPY2(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, STRICT, from, STRICT, stream)
-COPY2(cuMemcpyAsync, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, PAGEABLE, from, PAGEABLE, stream)
-COPY2(cuMemcpyPeer, _ptds, (CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx, size_t bytes), ((void)to_ctx, to), STRICT,
-      ((void)from_ctx, from), STRICT, NULL)
-COPY2(cuMemcpyPeerAsync, _ptsz, (CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx, size_t bytes, CUstream stream),
+COPY2(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), to, STRICT,
+      H(from), PAGEABLE, stream)
+COPY2(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), H(to), PAGEABLE, from,
+      STRICT, stream)
+COPY2(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, STRICT, from,
+      STRICT, stream)
+COPY2(cuMemcpyAsync, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, PAGEABLE, from,
+      PAGEABLE, stream)
+COPY2(cuMemcpyPeer, _ptds, (CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx, size_t bytes),
+      ((void)to_ctx, to), STRICT, ((void)from_ctx, from), STRICT, NULL)
+COPY2(cuMemcpyPeerAsync, _ptsz,
+      (CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx, size_t bytes, CUstream stream),
       ((void)to_ctx, to), STRICT, ((void)from_ctx, from), STRICT, stream)
 
 /* ---- two and three dimensions ----------------------------------------------------------------------------- */
@@ -62,9 +69,11 @@ struct side {
     size_t x, y, z, pitch, height;
 };
 
-static CUresult locate(const struct side *s, size_t width, size_t rows, size_t depth, int access, char **out, size_t *pitch, size_t *slice) {
+static CUresult locate(const struct side *s, size_t width, size_t rows, size_t depth, int access, char **out,
+                       size_t *pitch, size_t *slice) {
     if (s->type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
-    if (s->type != CU_MEMORYTYPE_HOST && s->type != CU_MEMORYTYPE_DEVICE && s->type != CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
+    if (s->type != CU_MEMORYTYPE_HOST && s->type != CU_MEMORYTYPE_DEVICE && s->type != CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
     *pitch = s->pitch ? s->pitch : rows <= 1 && depth <= 1 ? s->x + width : 0;
     *slice = *pitch * (s->height ? s->height : s->y + rows);
     if (*pitch < s->x + width || (depth > 1 && s->height && s->height < s->y + rows)) return CUDA_ERROR_INVALID_VALUE;
@@ -73,7 +82,8 @@ static CUresult locate(const struct side *s, size_t width, size_t rows, size_t d
     return memory_resolve(s->at + start, bytes, access, s->type == CU_MEMORYTYPE_DEVICE ? STRICT : PAGEABLE, out);
 }
 
-static CUresult box(const struct side *to, const struct side *from, size_t width, size_t rows, size_t depth, CUstream handle, int default_stream) {
+static CUresult box(const struct side *to, const struct side *from, size_t width, size_t rows, size_t depth,
+                    CUstream handle, int default_stream) {
     struct ctx *ctx;
     struct stream *stream;
     CUresult result = queue(handle, default_stream, &ctx, &stream);
@@ -81,14 +91,14 @@ static CUresult box(const struct side *to, const struct side *from, size_t width
     if (width == 0 || rows == 0 || depth == 0) return CUDA_SUCCESS;
     char *d, *s;
     size_t d_pitch, d_slice, s_pitch, s_slice;
-    if ((from->type == CU_MEMORYTYPE_HOST && !from->at) || (to->type == CU_MEMORYTYPE_HOST && !to->at)) return CUDA_ERROR_INVALID_VALUE;
+    if ((from->type == CU_MEMORYTYPE_HOST && !from->at) || (to->type == CU_MEMORYTYPE_HOST && !to->at))
+        return CUDA_ERROR_INVALID_VALUE;
     result = locate(from, width, rows, depth, 'r', &s, &s_pitch, &s_slice);
     if (result == CUDA_SUCCESS) result = locate(to, width, rows, depth, 'w', &d, &d_pitch, &d_slice);
     if (result) return result;
     stream_wait(stream);
     for (size_t z = 0; z < depth; z++)
-        for (size_t y = 0; y < rows; y++)
-            memmove(d + z * d_slice + y * d_pitch, s + z * s_slice + y * s_pitch, width);
+        for (size_t y = 0; y < rows; y++) memmove(d + z * d_slice + y * d_pitch, s + z * s_slice + y * s_pitch, width);
     took(ctx, width * rows * depth);
     return ctx_trouble(ctx);
 }
@@ -99,22 +109,42 @@ static CUdeviceptr where(CUmemorytype type, const void *host, CUdeviceptr device
 
 static CUresult copy2d(const CUDA_MEMCPY2D *c, CUstream stream, int default_stream) {
     if (!c) return need_init() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_VALUE;
-    struct side to = {c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice), c->dstXInBytes, c->dstY, 0, c->dstPitch, 0};
-    struct side from = {c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice), c->srcXInBytes, c->srcY, 0, c->srcPitch, 0};
+    struct side to = {c->dstMemoryType,
+                      where(c->dstMemoryType, c->dstHost, c->dstDevice),
+                      c->dstXInBytes,
+                      c->dstY,
+                      0,
+                      c->dstPitch,
+                      0};
+    struct side from = {c->srcMemoryType,
+                        where(c->srcMemoryType, c->srcHost, c->srcDevice),
+                        c->srcXInBytes,
+                        c->srcY,
+                        0,
+                        c->srcPitch,
+                        0};
     return box(&to, &from, c->WidthInBytes, c->Height, 1, stream, default_stream);
 }
 PAIR(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *c), copy2d(c, NULL, DEFAULT_STREAM))
 PAIR(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *c), copy2d(c, NULL, DEFAULT_STREAM))
-PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstream stream), copy2d(c, stream, DEFAULT_STREAM))
+PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstream stream),
+     copy2d(c, stream, DEFAULT_STREAM))
 
 static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, int default_stream) {
     if (!c) return need_init() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_VALUE;
-    struct side to = {c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice), c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
-    struct side from = {c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice), c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
+    struct side to = {c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice),
+                      c->dstXInBytes,   c->dstY,
+                      c->dstZ,          c->dstPitch,
+                      c->dstHeight};
+    struct side from = {c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice),
+                        c->srcXInBytes,   c->srcY,
+                        c->srcZ,          c->srcPitch,
+                        c->srcHeight};
     return box(&to, &from, c->WidthInBytes, c->Height, c->Depth, stream, default_stream);
 }
 PAIR(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *c), copy3d(c, NULL, DEFAULT_STREAM))
-PAIR(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *c, CUstream stream), copy3d(c, stream, DEFAULT_STREAM))
+PAIR(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *c, CUstream stream),
+     copy3d(c, stream, DEFAULT_STREAM))
 
 /* ---- fills ------------------------------------------------------------------------------------------------ */
 
@@ -123,15 +153,14 @@ static void fill(char *at, uint32_t value, size_t size, size_t count) {
         memset(at, (int)(value & 0xff), count);
     } else if (size == 2) {
         uint16_t v = (uint16_t)value;
-        for (size_t i = 0; i < count; i++)
-            memcpy(at + 2 * i, &v, 2);
+        for (size_t i = 0; i < count; i++) memcpy(at + 2 * i, &v, 2);
     } else {
-        for (size_t i = 0; i < count; i++)
-            memcpy(at + 4 * i, &value, 4);
+        for (size_t i = 0; i < count; i++) memcpy(at + 4 * i, &value, 4);
     }
 }
 
-static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, size_t width, size_t rows, CUstream handle, int default_stream) {
+static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, size_t width, size_t rows,
+                    CUstream handle, int default_stream) {
     struct ctx *ctx;
     struct stream *stream;
     CUresult result = queue(handle, default_stream, &ctx, &stream);
@@ -139,8 +168,10 @@ static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, s
     size_t row, bytes;
     if (to % size) return CUDA_ERROR_INVALID_VALUE;
     if (width == 0 || rows == 0) return CUDA_SUCCESS;
-    if (__builtin_mul_overflow(width, size, &row) || (rows > 1 && (pitch < row || pitch % size))) return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_mul_overflow(rows - 1, pitch, &bytes) || __builtin_add_overflow(bytes, row, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (__builtin_mul_overflow(width, size, &row) || (rows > 1 && (pitch < row || pitch % size)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (__builtin_mul_overflow(rows - 1, pitch, &bytes) || __builtin_add_overflow(bytes, row, &bytes))
+        return CUDA_ERROR_INVALID_VALUE;
     char *at;
     if (memory_resolve(to, bytes, 'w', STRICT, &at)) return CUDA_ERROR_INVALID_VALUE;
     stream_wait(stream);
@@ -148,18 +179,19 @@ static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, s
     if (value == 0 && rows == 1 && offset < arena.bytes)
         arena_zero(offset, row); /* keeps clean pages clean: gigabytes of zeros cost nothing */
     else
-        for (size_t y = 0; y < rows; y++)
-            fill(at + y * pitch, value, size, width);
+        for (size_t y = 0; y < rows; y++) fill(at + y * pitch, value, size, width);
     took(ctx, bytes);
     return ctx_trouble(ctx);
 }
 
-#define SET(NAME, TYPE, SIZE)                                                                                         \
+#define SET(NAME, TYPE, SIZE)                                                                                          \
     PAIR(cuMemsetD##NAME##_v2, cuMemsetD##NAME##_v2_ptds, (CUdeviceptr to, TYPE value, size_t count),                  \
          set(to, 0, value, SIZE, count, 1, NULL, DEFAULT_STREAM))                                                      \
-    PAIR(cuMemsetD##NAME##Async, cuMemsetD##NAME##Async_ptsz, (CUdeviceptr to, TYPE value, size_t count, CUstream stream), \
+    PAIR(cuMemsetD##NAME##Async, cuMemsetD##NAME##Async_ptsz,                                                          \
+         (CUdeviceptr to, TYPE value, size_t count, CUstream stream),                                                  \
          set(to, 0, value, SIZE, count, 1, stream, DEFAULT_STREAM))                                                    \
-    PAIR(cuMemsetD2D##NAME##_v2, cuMemsetD2D##NAME##_v2_ptds, (CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t rows), \
+    PAIR(cuMemsetD2D##NAME##_v2, cuMemsetD2D##NAME##_v2_ptds,                                                          \
+         (CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t rows),                                        \
          set(to, pitch, value, SIZE, width, rows, NULL, DEFAULT_STREAM))                                               \
     PAIR(cuMemsetD2D##NAME##Async, cuMemsetD2D##NAME##Async_ptsz,                                                      \
          (CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t rows, CUstream stream),                       \
@@ -186,6 +218,8 @@ static CUresult prefetch(CUdeviceptr at, size_t bytes, CUdevice device, CUstream
 }
 PAIR(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz, (CUdeviceptr at, size_t bytes, CUdevice device, CUstream stream),
      prefetch(at, bytes, device, stream, DEFAULT_STREAM))
-PAIR(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz, (CUdeviceptr at, size_t bytes, CUmemLocation where_to, unsigned flags, CUstream stream),
+PAIR(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
+     (CUdeviceptr at, size_t bytes, CUmemLocation where_to, unsigned flags, CUstream stream),
      flags ? CUDA_ERROR_INVALID_VALUE
-           : prefetch(at, bytes, where_to.type == CU_MEM_LOCATION_TYPE_DEVICE ? where_to.id : CU_DEVICE_CPU, stream, DEFAULT_STREAM))
+           : prefetch(at, bytes, where_to.type == CU_MEM_LOCATION_TYPE_DEVICE ? where_to.id : CU_DEVICE_CPU, stream,
+                      DEFAULT_STREAM))

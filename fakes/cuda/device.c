@@ -10,21 +10,19 @@ enum { ATTRIBUTES = 148 };
 
 /* -2: not an attribute. Rows of ten. */
 static const int measured[ATTRIBUTES] = {
-    -2, 1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536,
-    32, 2147483647, 65536, 1980000, 512, 1, 132, 0, 0, 1,
-    0, 131072, 131072, 65536, 16384, 16384, 16384, 32768, 32768, 2048,
-    512, 1, 1, 0, 6, 0, 3201000, 6016, 62914560, 2048,
-    3, 1, 32768, 2048, 1, 32768, 32768, 8192, 8192, 32768,
-    0, 32, 32768, 32768, 2046, 32768, 131072, 65536, 16384, 16384,
-    16384, 32768, 2048, 32768, 32768, 2048, 32768, 32768, 2046, 268435456,
-    131072, 65000, 2097120, 32768, 32768, 9, 0, 32768, 1, 1,
-    1, 233472, 65536, 1, 0, 0, 0, 2, 0, 1,
-    1, 1, 0, 0, 0, 1, 1, 232448, 0, 1,
-    0, 0, 1, 1, 0, 0, 32, 1, 39321600, 134217728,
-    1, 1024, 1, 1, 1, 1, 1, 1, 100, 9,
-    1, 1, 1, 1, 1, 1, 4, 1, 1, 1,
-    0, -1, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 1, 1, 0, 1, 1, 0, 0,
+    -2,       1024,      1024,     1024,  64,    2147483647, 65535, 65535, 49152,  65536,     32,     2147483647,
+    65536,    1980000,   512,      1,     132,   0,          0,     1,     0,      131072,    131072, 65536,
+    16384,    16384,     16384,    32768, 32768, 2048,       512,   1,     1,      0,         6,      0,
+    3201000,  6016,      62914560, 2048,  3,     1,          32768, 2048,  1,      32768,     32768,  8192,
+    8192,     32768,     0,        32,    32768, 32768,      2046,  32768, 131072, 65536,     16384,  16384,
+    16384,    32768,     2048,     32768, 32768, 2048,       32768, 32768, 2046,   268435456, 131072, 65000,
+    2097120,  32768,     32768,    9,     0,     32768,      1,     1,     1,      233472,    65536,  1,
+    0,        0,         0,        2,     0,     1,          1,     1,     0,      0,         0,      1,
+    1,        232448,    0,        1,     0,     0,          1,     1,     0,      0,         32,     1,
+    39321600, 134217728, 1,        1024,  1,     1,          1,     1,     1,      1,         100,    9,
+    1,        1,         1,        1,     1,     1,          4,     1,     1,      1,         0,      -1,
+    0,        0,         0,        0,     0,     0,          0,     0,     0,      1,         1,      0,
+    1,        1,         0,        0,
 };
 
 static int attribute(const struct hl_node_device *d, int which) {
@@ -84,7 +82,7 @@ static CUresult get(CUdevice *out, int ordinal) {
     *out = ordinal;
     return CUDA_SUCCESS;
 }
-ENTRY(cuDeviceGet, (CUdevice *device, int ordinal), get(device, ordinal))
+ENTRY(cuDeviceGet, (CUdevice * device, int ordinal), get(device, ordinal))
 
 static CUresult count(int *out) {
     CUresult result = need_init();
@@ -120,8 +118,8 @@ static CUresult uuid(CUuuid *out, CUdevice device) {
     memcpy(out->bytes, d->uuid, sizeof out->bytes);
     return CUDA_SUCCESS;
 }
-ENTRY(cuDeviceGetUuid, (CUuuid *id, CUdevice device), uuid(id, device))
-ENTRY(cuDeviceGetUuid_v2, (CUuuid *id, CUdevice device), uuid(id, device))
+ENTRY(cuDeviceGetUuid, (CUuuid * id, CUdevice device), uuid(id, device))
+ENTRY(cuDeviceGetUuid_v2, (CUuuid * id, CUdevice device), uuid(id, device))
 
 static CUresult total(size_t *out, CUdevice device) {
     if (out) *out = 0;
@@ -173,7 +171,7 @@ static CUresult properties(CUdevprop *out, CUdevice device) {
                        .textureAlign = measured[14]};
     return CUDA_SUCCESS;
 }
-ENTRY(cuDeviceGetProperties, (CUdevprop *prop, CUdevice device), properties(prop, device))
+ENTRY(cuDeviceGetProperties, (CUdevprop * prop, CUdevice device), properties(prop, device))
 
 static CUresult pci(char *out, int length, CUdevice device) {
     struct hl_node_device *d;
@@ -189,7 +187,8 @@ static CUresult by_pci(CUdevice *out, const char *text) {
     CUresult result = need_init();
     if (result) return result;
     unsigned domain, bus, dev, function = 0;
-    if (!out || !text || sscanf(text, "%x:%x:%x.%x", &domain, &bus, &dev, &function) < 3) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || !text || sscanf(text, "%x:%x:%x.%x", &domain, &bus, &dev, &function) < 3)
+        return CUDA_ERROR_INVALID_VALUE;
     for (int i = 0; i < fake.count; i++) {
         struct hl_node_device *d = physical(fake.visible[i].physical);
         if (d->pci_domain == domain && d->pci_bus == bus && d->pci_device == dev) {
@@ -199,7 +198,7 @@ static CUresult by_pci(CUdevice *out, const char *text) {
     }
     return CUDA_ERROR_INVALID_DEVICE;
 }
-ENTRY(cuDeviceGetByPCIBusId, (CUdevice *device, const char *text), by_pci(device, text))
+ENTRY(cuDeviceGetByPCIBusId, (CUdevice * device, const char *text), by_pci(device, text))
 
 /* Peers: two different devices of a fake node cannot reach each other's memory. */
 static CUresult peer(int *out, CUdevice device, CUdevice other) {
@@ -234,7 +233,8 @@ static CUresult affinity(int *out, CUdevice device) {
     *out = 0;
     return CUDA_SUCCESS;
 }
-ENTRY(cuDeviceGetExecAffinitySupport, (int *pi, CUexecAffinityType type, CUdevice device), ((void)type, affinity(pi, device)))
+ENTRY(cuDeviceGetExecAffinitySupport, (int *pi, CUexecAffinityType type, CUdevice device),
+      ((void)type, affinity(pi, device)))
 
 static CUresult texture(size_t *out, CUdevice device) {
     struct hl_node_device *d;

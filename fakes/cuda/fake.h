@@ -70,10 +70,10 @@ struct stream {
 
 struct ctx {
     uint32_t magic;
-    int alive;              /* atomic: 0 = destroyed, or a primary context that nobody retains */
-    int sticky;             /* atomic: the error that every later call gets */
+    int alive;  /* atomic: 0 = destroyed, or a primary context that nobody retains */
+    int sticky; /* atomic: the error that every later call gets */
     int primary;
-    uint32_t device;        /* physical index */
+    uint32_t device; /* physical index */
     unsigned flags, api, attached;
     uint64_t id;
     struct heap sync, managed, module;
@@ -84,20 +84,20 @@ struct ctx {
     size_t limit[LIMITS];
     CUfunc_cache cache;
     CUsharedconfig shared;
-    uint64_t stack_bytes;   /* physical bytes that the stack limit took */
+    uint64_t stack_bytes; /* physical bytes that the stack limit took */
     struct ctx *next;
 };
 
 struct visible { /* a device as this process counts them */
     uint32_t physical;
-    unsigned retained;      /* primary context */
+    unsigned retained; /* primary context */
     unsigned primary_flags;
     struct ctx *primary;
     struct pool *default_pool, *pool;
 };
 
 struct fake {
-    int state;              /* atomic */
+    int state; /* atomic */
     int count;
     struct visible visible[HL_MAX_DEVICES];
     struct ctx *contexts;
@@ -114,7 +114,8 @@ _Noreturn void fake_crash(void); /* what the real driver does with this handle *
 extern __thread struct ctx *fake_current __attribute__((tls_model("initial-exec")));
 
 static inline CUresult need_init(void) {
-    return __builtin_expect(__atomic_load_n(&fake.state, __ATOMIC_ACQUIRE) == READY, 1) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    return __builtin_expect(__atomic_load_n(&fake.state, __ATOMIC_ACQUIRE) == READY, 1) ? CUDA_SUCCESS
+                                                                                        : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult ctx_trouble(const struct ctx *ctx); /* why it cannot be used: destroyed, a sticky error, its device lost */
@@ -141,7 +142,7 @@ CUresult primary_context(CUdevice device, struct ctx **out); /* the active prima
 /* Streams (stream.c). A handle to its stream; a dead one faults. */
 struct stream *stream_of(struct ctx *ctx, CUstream handle, int default_stream);
 void stream_init(struct stream *stream, struct ctx *ctx, uint32_t flags, int priority);
-void stream_wait(struct stream *stream);       /* all its work is done */
+void stream_wait(struct stream *stream); /* all its work is done */
 int stream_idle(const struct stream *stream);
 void context_wait(struct ctx *ctx);
 void stream_work(struct stream *stream, uint64_t end_ns);
@@ -152,7 +153,7 @@ void memory_end(struct alloc *alloc); /* any kind; under the lock */
 struct alloc *memory_at(CUdeviceptr pointer, uint64_t *offset);
 void pool_freed(struct alloc *alloc); /* under the lock, before arena_free */
 void pools_settle(uint32_t device);   /* a synchronisation: pools give back what they may */
-struct host { /* pinned host memory */
+struct host {                         /* pinned host memory */
     char *at;
     uint64_t bytes, id;
     struct ctx *ctx;

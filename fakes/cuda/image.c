@@ -78,10 +78,10 @@ static int has(const struct entry *e, uint32_t count, const uint32_t *sizes) {
 void entry_finish(struct entry *e, int waits_for_clock) {
     static const uint32_t vadd[] = {8, 8, 8, 4}, mail[] = {8, 4}, one[] = {8};
     e->hash = 14695981039346656037ull;
-    for (const char *c = e->name; *c; c++)
-        e->hash = (e->hash ^ (uint8_t)*c) * 1099511628211ull;
+    for (const char *c = e->name; *c; c++) e->hash = (e->hash ^ (uint8_t)*c) * 1099511628211ull;
     if (is_named(e->name, "vadd") && has(e, 4, vadd)) e->behaviour = DOES_VADD;
-    else if ((is_named(e->name, "mail") || is_named(e->name, "mail_kernel")) && has(e, 2, mail)) e->behaviour = DOES_MAIL;
+    else if ((is_named(e->name, "mail") || is_named(e->name, "mail_kernel")) && has(e, 2, mail))
+        e->behaviour = DOES_MAIL;
     else if (waits_for_clock && has(e, 1, one)) e->behaviour = DOES_SPIN;
 }
 
@@ -97,8 +97,7 @@ void image_free(struct image *image) {
         free(image->entry[i].name);
         free(image->entry[i].parameter);
     }
-    for (uint32_t i = 0; i < image->variables; i++)
-        free(image->variable[i].name);
+    for (uint32_t i = 0; i < image->variables; i++) free(image->variable[i].name);
     free(image->entry);
     free(image->variable);
     free(image);
@@ -107,7 +106,8 @@ void image_free(struct image *image) {
 static size_t elf_size(const uint8_t *data) {
     Elf64_Ehdr h;
     memcpy(&h, data, sizeof h);
-    uint64_t end = h.e_shoff + (uint64_t)h.e_shnum * h.e_shentsize, programs = h.e_phoff + (uint64_t)h.e_phnum * h.e_phentsize;
+    uint64_t end = h.e_shoff + (uint64_t)h.e_shnum * h.e_shentsize,
+             programs = h.e_phoff + (uint64_t)h.e_phnum * h.e_phentsize;
     return h.e_shoff ? (end > programs ? end : programs) : 0;
 }
 
@@ -132,10 +132,13 @@ static int fat_parse(const uint8_t *data, size_t bytes, int capability, struct i
     while (at + sizeof(struct fat_part) <= end) {
         struct fat_part part;
         memcpy(&part, at, sizeof part);
-        if (part.header_bytes < 32 || part.header_bytes > (size_t)(end - at) || part.bytes > (size_t)(end - at) - part.header_bytes) break;
+        if (part.header_bytes < 32 || part.header_bytes > (size_t)(end - at) ||
+            part.bytes > (size_t)(end - at) - part.header_bytes)
+            break;
         int arch = (int)part.architecture, is_elf = part.kind == 2;
         int runs = is_elf ? arch / 10 == capability / 10 && arch <= capability : part.kind == 1 && arch <= capability;
-        if (runs && (!best || (is_elf && best->kind == 1) || (is_elf == (best->kind == 2) && arch > (int)best->architecture)))
+        if (runs &&
+            (!best || (is_elf && best->kind == 1) || (is_elf == (best->kind == 2) && arch > (int)best->architecture)))
             best = (const struct fat_part *)(const void *)at;
         at += part.header_bytes + part.bytes;
     }
@@ -144,7 +147,8 @@ static int fat_parse(const uint8_t *data, size_t bytes, int capability, struct i
     memcpy(&part, best, sizeof part);
     if (part.compressed_bytes) return INVALID_IMAGE; /* compressed parts are not unpacked: docs/limitations.md */
     const uint8_t *body = (const uint8_t *)best + part.header_bytes;
-    return part.kind == 2 ? elf_parse(body, part.bytes, capability, image) : ptx_parse((const char *)body, strnlen((const char *)body, part.bytes), capability, image);
+    return part.kind == 2 ? elf_parse(body, part.bytes, capability, image)
+                          : ptx_parse((const char *)body, strnlen((const char *)body, part.bytes), capability, image);
 }
 
 int image_parse(const void *data, size_t bytes, int capability, struct image **out) {

@@ -27,7 +27,8 @@ static int section(const struct view *v, uint32_t index, Elf64_Shdr *out) {
     uint64_t at = v->head.e_shoff + (uint64_t)index * v->head.e_shentsize;
     if (index >= v->head.e_shnum || at > v->bytes || v->bytes - at < sizeof *out) return -1;
     memcpy(out, v->data + at, sizeof *out);
-    return out->sh_type == SHT_NOBITS || (out->sh_offset <= v->bytes && out->sh_size <= v->bytes - out->sh_offset) ? 0 : -1;
+    return out->sh_type == SHT_NOBITS || (out->sh_offset <= v->bytes && out->sh_size <= v->bytes - out->sh_offset) ? 0
+                                                                                                                   : -1;
 }
 
 static const char *string(const struct view *v, const Elf64_Shdr *table, uint32_t at) {
@@ -72,7 +73,8 @@ static void read_parameters(const struct view *v, struct entry *e) {
             memcpy(&ordinal, at + 4, 2);
             memcpy(&offset, at + 6, 2);
             memcpy(&word, at + 8, 4);
-            if (ordinal < PARAMETERS_MAX) found[ordinal] = (struct found){offset, what == ATTRIBUTE_PARAMETER ? word >> 18 : word & 0xffff, 1};
+            if (ordinal < PARAMETERS_MAX)
+                found[ordinal] = (struct found){offset, what == ATTRIBUTE_PARAMETER ? word >> 18 : word & 0xffff, 1};
         }
         at += half;
     }
@@ -83,7 +85,9 @@ static void read_parameters(const struct view *v, struct entry *e) {
 int elf_parse(const uint8_t *data, size_t bytes, int capability, struct image *image) {
     struct view v = {.data = data, .bytes = bytes};
     memcpy(&v.head, data, sizeof v.head);
-    if (v.head.e_ident[EI_CLASS] != ELFCLASS64 || v.head.e_machine != MACHINE_CUDA || v.head.e_shentsize < sizeof(Elf64_Shdr)) return INVALID_IMAGE;
+    if (v.head.e_ident[EI_CLASS] != ELFCLASS64 || v.head.e_machine != MACHINE_CUDA ||
+        v.head.e_shentsize < sizeof(Elf64_Shdr))
+        return INVALID_IMAGE;
     /* The architecture is in the low byte of the flags, or in the next one in the newer form (ABI 8 and later). */
     int arch = v.head.e_ident[EI_ABIVERSION] >= 8 ? (int)(v.head.e_flags >> 8 & 0xff) : (int)(v.head.e_flags & 0xff);
     image->target = arch;

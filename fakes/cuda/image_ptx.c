@@ -6,20 +6,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INVALID_IMAGE = 200, INVALID_PTX = 218, UNSUPPORTED_PTX_VERSION = 222, NEWEST_MAJOR = 9, NEWEST_MINOR = 0, NO_MEMORY = 2 };
+enum {
+    INVALID_IMAGE = 200,
+    INVALID_PTX = 218,
+    UNSUPPORTED_PTX_VERSION = 222,
+    NEWEST_MAJOR = 9,
+    NEWEST_MINOR = 0,
+    NO_MEMORY = 2
+};
 
 /* Sorted. */
 static const char *const opcodes[] = {
-    "abs", "activemask", "add", "addc", "alloca", "and", "applypriority", "atom", "bar", "barrier", "bfe", "bfi", "bfind",
-    "bmsk", "bra", "brev", "brkpt", "brx", "call", "clusterlaunchcontrol", "clz", "cnot", "copysign", "cos", "cp", "createpolicy",
-    "cvt", "cvta", "discard", "div", "dp2a", "dp4a", "elect", "ex2", "exit", "fence", "fma", "fns", "getctarank", "griddepcontrol",
-    "isspacep", "istypep", "ld", "ldmatrix", "ldu", "lg2", "lop3", "mad", "mad24", "madc", "mapa", "match", "max", "mbarrier",
-    "membar", "min", "mma", "mov", "movmatrix", "mul", "mul24", "multimem", "nanosleep", "neg", "not", "or", "pmevent", "popc",
-    "prefetch", "prefetchu", "prmt", "rcp", "red", "redux", "rem", "ret", "rsqrt", "sad", "selp", "set", "setmaxnreg", "setp",
-    "shf", "shfl", "shl", "shr", "sin", "slct", "sqrt", "st", "stackrestore", "stacksave", "stmatrix", "sub", "subc", "suld",
-    "suq", "sured", "sust", "szext", "tanh", "tcgen05", "tensormap", "testp", "tex", "tld4", "trap", "txq", "vabsdiff",
-    "vabsdiff2", "vabsdiff4", "vadd", "vadd2", "vadd4", "vavrg2", "vavrg4", "vmad", "vmax", "vmax2", "vmax4", "vmin", "vmin2",
-    "vmin4", "vote", "vset", "vset2", "vset4", "vshl", "vshr", "vsub", "vsub2", "vsub4", "wgmma", "wmma", "xor",
+    "abs",          "activemask",    "add",       "addc",       "alloca",
+    "and",          "applypriority", "atom",      "bar",        "barrier",
+    "bfe",          "bfi",           "bfind",     "bmsk",       "bra",
+    "brev",         "brkpt",         "brx",       "call",       "clusterlaunchcontrol",
+    "clz",          "cnot",          "copysign",  "cos",        "cp",
+    "createpolicy", "cvt",           "cvta",      "discard",    "div",
+    "dp2a",         "dp4a",          "elect",     "ex2",        "exit",
+    "fence",        "fma",           "fns",       "getctarank", "griddepcontrol",
+    "isspacep",     "istypep",       "ld",        "ldmatrix",   "ldu",
+    "lg2",          "lop3",          "mad",       "mad24",      "madc",
+    "mapa",         "match",         "max",       "mbarrier",   "membar",
+    "min",          "mma",           "mov",       "movmatrix",  "mul",
+    "mul24",        "multimem",      "nanosleep", "neg",        "not",
+    "or",           "pmevent",       "popc",      "prefetch",   "prefetchu",
+    "prmt",         "rcp",           "red",       "redux",      "rem",
+    "ret",          "rsqrt",         "sad",       "selp",       "set",
+    "setmaxnreg",   "setp",          "shf",       "shfl",       "shl",
+    "shr",          "sin",           "slct",      "sqrt",       "st",
+    "stackrestore", "stacksave",     "stmatrix",  "sub",        "subc",
+    "suld",         "suq",           "sured",     "sust",       "szext",
+    "tanh",         "tcgen05",       "tensormap", "testp",      "tex",
+    "tld4",         "trap",          "txq",       "vabsdiff",   "vabsdiff2",
+    "vabsdiff4",    "vadd",          "vadd2",     "vadd4",      "vavrg2",
+    "vavrg4",       "vmad",          "vmax",      "vmax2",      "vmax4",
+    "vmin",         "vmin2",         "vmin4",     "vote",       "vset",
+    "vset2",        "vset4",         "vshl",      "vshr",       "vsub",
+    "vsub2",        "vsub4",         "wgmma",     "wmma",       "xor",
 };
 
 struct text {
@@ -37,15 +61,13 @@ static int compare(const void *key, const void *element) {
 static int is_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%'; }
 
 static void skip(struct text *t) {
-    while (t->at < t->end && isspace((unsigned char)*t->at))
-        t->at++;
+    while (t->at < t->end && isspace((unsigned char)*t->at)) t->at++;
 }
 
 static struct text word(struct text *t) {
     skip(t);
     struct text w = {t->at, t->at};
-    while (t->at < t->end && is_word(*t->at))
-        t->at++;
+    while (t->at < t->end && is_word(*t->at)) t->at++;
     w.end = t->at;
     return w;
 }
@@ -62,16 +84,14 @@ static char *blank_comments(const char *text, size_t bytes) {
     copy[bytes] = 0;
     for (char *c = copy; *c;) {
         if (c[0] == '/' && c[1] == '/') {
-            while (*c && *c != '\n')
-                *c++ = ' ';
+            while (*c && *c != '\n') *c++ = ' ';
         } else if (c[0] == '/' && c[1] == '*') {
             char *end = strstr(c + 2, "*/");
             char *stop = end ? end + 2 : c + strlen(c);
             memset(c, ' ', (size_t)(stop - c));
         } else if (*c == '"') {
             *c++ = ' ';
-            while (*c && *c != '"')
-                *c++ = ' ';
+            while (*c && *c != '"') *c++ = ' ';
             if (*c) *c++ = ' ';
         } else {
             c++;
@@ -85,8 +105,7 @@ static uint32_t type_bytes(struct text w) {
     if (equals(w, "pred")) return 1;
     if (equals(w, "texref") || equals(w, "samplerref") || equals(w, "surfref")) return 8;
     const char *digit = w.at;
-    while (digit < w.end && !isdigit((unsigned char)*digit))
-        digit++;
+    while (digit < w.end && !isdigit((unsigned char)*digit)) digit++;
     return length && digit < w.end ? (uint32_t)atoi(digit) / 8 : 0;
 }
 
@@ -100,11 +119,11 @@ static int declaration(struct text *t, struct text *name, uint64_t *bytes, uint3
         struct text w = word(t);
         if (equals(w, "align")) {
             own_align = (uint32_t)strtoul(t->at, (char **)(void *)&t->at, 10);
-        } else if (equals(w, "ptr") || equals(w, "global") || equals(w, "const") || equals(w, "shared") || equals(w, "local") || equals(w, "param")) {
+        } else if (equals(w, "ptr") || equals(w, "global") || equals(w, "const") || equals(w, "shared") ||
+                   equals(w, "local") || equals(w, "param")) {
             ;
         } else if (equals(w, "attribute")) {
-            while (t->at < t->end && *t->at++ != ')') {
-            }
+            while (t->at < t->end && *t->at++ != ')') {}
         } else if (equals(w, "v2") || equals(w, "v4")) {
             vector = (uint64_t)(w.at[1] - '0');
         } else {
@@ -120,8 +139,7 @@ static int declaration(struct text *t, struct text *name, uint64_t *bytes, uint3
         t->at++;
         uint64_t n = strtoull(t->at, (char **)(void *)&t->at, 0);
         *bytes *= n;
-        while (t->at < t->end && *t->at != ']')
-            t->at++;
+        while (t->at < t->end && *t->at != ']') t->at++;
         if (t->at < t->end) t->at++;
         skip(t);
     }
@@ -176,16 +194,14 @@ static int body(struct text *t, struct entry *e, int *clock) {
             struct text what = word(&d);
             uint64_t bytes;
             uint32_t align;
-            if (equals(what, "shared") && e && declaration(&d, &name, &bytes, &align) == 0) e->shared += (uint32_t)bytes;
+            if (equals(what, "shared") && e && declaration(&d, &name, &bytes, &align) == 0)
+                e->shared += (uint32_t)bytes;
             if (equals(what, "loc") || equals(what, "pragma") || equals(what, "file")) {
-                while (t->at < t->end && *t->at != '\n' && *t->at != ';')
-                    t->at++;
+                while (t->at < t->end && *t->at != '\n' && *t->at != ';') t->at++;
             } else {
-                while (t->at < t->end && *t->at != ';' && *t->at != '\n' && *t->at != '{')
-                    t->at++;
+                while (t->at < t->end && *t->at != ';' && *t->at != '\n' && *t->at != '{') t->at++;
                 if (t->at < t->end && *t->at == '{') /* an initialiser or a call table */
-                    while (t->at < t->end && *t->at++ != '}') {
-                    }
+                    while (t->at < t->end && *t->at++ != '}') {}
             }
             continue;
         }
@@ -218,8 +234,7 @@ static int body(struct text *t, struct entry *e, int *clock) {
 static int function(struct text *t, struct image *image, int is_entry, int version) {
     skip(t);
     if (!is_entry && t->at < t->end && *t->at == '(') /* return value */
-        while (t->at < t->end && *t->at++ != ')') {
-        }
+        while (t->at < t->end && *t->at++ != ')') {}
     struct text name = word(t);
     if (name.at == name.end) return INVALID_PTX;
     struct entry scratch = {0}, *e = &scratch;
@@ -238,8 +253,7 @@ static int function(struct text *t, struct image *image, int is_entry, int versi
                 unsigned long threads = 1;
                 for (char *next;; t->at = next + 1) {
                     threads *= strtoul(t->at, &next, 10);
-                    while (isspace((unsigned char)*next))
-                        next++;
+                    while (isspace((unsigned char)*next)) next++;
                     if (*next != ',') break;
                 }
                 e->max_threads = (uint32_t)threads;
@@ -250,10 +264,8 @@ static int function(struct text *t, struct image *image, int is_entry, int versi
     }
     if (!code && t->at >= t->end) code = INVALID_PTX;
     if (!code && *t->at++ == '{') code = body(t, is_entry ? e : NULL, &clock) ? INVALID_PTX : 0;
-    if (is_entry)
-        entry_finish(e, clock);
-    else
-        free(scratch.parameter);
+    if (is_entry) entry_finish(e, clock);
+    else free(scratch.parameter);
     return code;
 }
 
@@ -281,8 +293,7 @@ static int module(struct text t, int capability, struct image *image) {
             if (w.end - w.at < 4 || memcmp(w.at, "sm_", 3)) return INVALID_PTX;
             target = atoi(w.at + 3);
             if (target > capability) return INVALID_PTX;
-            while (t.at < t.end && *t.at != '\n' && *t.at != '.')
-                t.at++;
+            while (t.at < t.end && *t.at != '\n' && *t.at != '.') t.at++;
         } else if (equals(w, "address_size")) {
             if (strtol(t.at, &next, 10) != 64) return INVALID_PTX;
             t.at = next;
@@ -297,16 +308,16 @@ static int module(struct text t, int capability, struct image *image) {
             uint32_t align;
             int is_managed = t.end - t.at > 20 && memmem(t.at, 20, "managed", 7) != NULL;
             if (declaration(&t, &name, &bytes, &align)) return INVALID_PTX;
-            if (!equals(w, "shared") && image_add_variable(image, name.at, (size_t)(name.end - name.at), bytes, is_managed)) return NO_MEMORY;
+            if (!equals(w, "shared") &&
+                image_add_variable(image, name.at, (size_t)(name.end - name.at), bytes, is_managed))
+                return NO_MEMORY;
             constant += equals(w, "const") ? (uint32_t)bytes : 0;
-            while (t.at < t.end && *t.at != ';')
-                t.at++;
+            while (t.at < t.end && *t.at != ';') t.at++;
         } else if (equals(w, "section")) {
-            while (t.at < t.end && *t.at++ != '}') {
-            }
-        } else if (equals(w, "file") || equals(w, "loc") || equals(w, "pragma") || equals(w, "alias") || equals(w, "metadata")) {
-            while (t.at < t.end && *t.at != '\n' && *t.at != ';')
-                t.at++;
+            while (t.at < t.end && *t.at++ != '}') {}
+        } else if (equals(w, "file") || equals(w, "loc") || equals(w, "pragma") || equals(w, "alias") ||
+                   equals(w, "metadata")) {
+            while (t.at < t.end && *t.at != '\n' && *t.at != ';') t.at++;
         } else {
             return INVALID_PTX;
         }

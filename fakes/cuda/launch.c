@@ -11,7 +11,15 @@
 #include "hl_layout_history.h"
 #include "module.h"
 
-enum { THREADS_MAX = 1024, BLOCK_Z_MAX = 64, GRID_YZ_MAX = 65535, GRID_X_MAX = 2147483647, WAVE_NS = 2000, RESERVED_SHARED = 1024, WARP = 32 };
+enum {
+    THREADS_MAX = 1024,
+    BLOCK_Z_MAX = 64,
+    GRID_YZ_MAX = 65535,
+    GRID_X_MAX = 2147483647,
+    WAVE_NS = 2000,
+    RESERVED_SHARED = 1024,
+    WARP = 32
+};
 
 struct shape {
     unsigned grid[3], block[3], shared;
@@ -19,7 +27,8 @@ struct shape {
 
 static const char sentence[] = "the little gpu man says you've got mail";
 
-static unsigned blocks_per_sm(const struct hl_node_device *d, const struct entry *e, uint64_t threads, uint64_t shared) {
+static unsigned blocks_per_sm(const struct hl_node_device *d, const struct entry *e, uint64_t threads,
+                              uint64_t shared) {
     if (threads > e->max_threads || threads == 0) return 0;
     uint64_t warps = (threads + WARP - 1) / WARP, most = d->blocks_per_sm;
     uint64_t by_threads = d->threads_per_sm / WARP / warps;
@@ -34,7 +43,8 @@ static unsigned blocks_per_sm(const struct hl_node_device *d, const struct entry
 }
 
 static inline uint64_t waves_ns(const struct hl_node_device *d, const struct shape *s) {
-    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2], threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2],
+             threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
     unsigned __int128 all = (unsigned __int128)blocks * threads; /* 2^31 x 2^16 x 2^16 x 2^10 does not fit 64 bits */
     uint64_t resident = (uint64_t)d->sm_count * d->threads_per_sm;
     unsigned __int128 waves = all <= resident ? 1 : (all + resident - 1) / resident;
@@ -127,8 +137,7 @@ static void run_mail(struct ctx *ctx, const unsigned char *p, const struct entry
     memcpy(&n, p + e->parameter[1].offset, 4);
     uint64_t count = n < threads ? n : threads;
     char *to = count ? touch(ctx, out, count, 'w') : NULL;
-    for (uint64_t i = 0; to && i < count; i++)
-        to[i] = sentence[i % (sizeof sentence - 1)];
+    for (uint64_t i = 0; to && i < count; i++) to[i] = sentence[i % (sizeof sentence - 1)];
 }
 
 /* ---- launching -------------------------------------------------------------------------------------------- */
@@ -153,43 +162,57 @@ static CUresult gather(const struct entry *e, void **params, void **extra, unsig
 
 static CUresult check(const struct function *f, const struct shape *s) {
     uint64_t threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
-    if (s->grid[0] == 0 || s->grid[1] == 0 || s->grid[2] == 0 || threads == 0 || threads > f->entry->max_threads) return CUDA_ERROR_INVALID_VALUE;
-    if (s->block[0] > THREADS_MAX || s->block[1] > THREADS_MAX || s->block[2] > BLOCK_Z_MAX) return CUDA_ERROR_INVALID_VALUE;
-    if (s->grid[0] > GRID_X_MAX || s->grid[1] > GRID_YZ_MAX || s->grid[2] > GRID_YZ_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (s->grid[0] == 0 || s->grid[1] == 0 || s->grid[2] == 0 || threads == 0 || threads > f->entry->max_threads)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (s->block[0] > THREADS_MAX || s->block[1] > THREADS_MAX || s->block[2] > BLOCK_Z_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (s->grid[0] > GRID_X_MAX || s->grid[1] > GRID_YZ_MAX || s->grid[2] > GRID_YZ_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
     return s->shared > (unsigned)f->dynamic_shared ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static void not_executed(const struct ctx *ctx, const struct entry *e, uint16_t name, uint64_t ns) {
     __atomic_fetch_add(&hl_node.process->not_executed, 1, __ATOMIC_RELAXED);
     if (__builtin_expect(hl_node.header->history_level == 0, 1)) return;
-    struct hl_event event = {.event = HL_EVENT_NOT_EXECUTED, .source = HL_SOURCE_FAKE, .route = HL_ROUTE_NONE, .device = (uint8_t)ctx->device,
-                             .name = name, .step = 0xFFFF, .a = e->hash, .b = ns};
+    struct hl_event event = {.event = HL_EVENT_NOT_EXECUTED,
+                             .source = HL_SOURCE_FAKE,
+                             .route = HL_ROUTE_NONE,
+                             .device = (uint8_t)ctx->device,
+                             .name = name,
+                             .step = 0xFFFF,
+                             .a = e->hash,
+                             .b = ns};
     hl_history_add(&event);
 }
 
-static CUresult launch(struct hl_call *call, CUfunction handle, const struct shape *s, CUstream stream, void **params, void **extra,
-                       int cooperative, int default_stream) {
+static CUresult launch(struct hl_call *call, CUfunction handle, const struct shape *s, CUstream stream, void **params,
+                       void **extra, int cooperative, int default_stream) {
     struct ctx *ctx;
     struct function *f;
     CUresult result = need_ctx(&ctx);
     if (__builtin_expect(result, 0)) return result;
-    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS || (result = check(f, s)) != CUDA_SUCCESS) return result;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS || (result = check(f, s)) != CUDA_SUCCESS)
+        return result;
     const struct hl_node_device *d = physical(ctx->device);
     const struct entry *e = f->entry;
-    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2], threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
-    if (cooperative && blocks > (uint64_t)blocks_per_sm(d, e, threads, s->shared) * d->sm_count) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2],
+             threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    if (cooperative && blocks > (uint64_t)blocks_per_sm(d, e, threads, s->shared) * d->sm_count)
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     struct stream *queue = stream_of(ctx, stream, default_stream);
-    if (!params && !extra && e->count) return CUDA_ERROR_INVALID_VALUE;
+    if (!params == !extra && (extra ? extra[0] != CU_LAUNCH_PARAM_END : e->count != 0)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t ns = waves_ns(d, s);
     if (d->latency_ns[HL_LATENCY_LAUNCH]) hl_latency(ctx->device, HL_LATENCY_LAUNCH);
     if (e->behaviour == DOES_NOTHING_KNOWN) {
         not_executed(ctx, e, call->name, ns);
     } else {
         unsigned char buffer[4096] = {0};
-        if (e->bytes > sizeof buffer || (result = gather(e, params, extra, buffer)) != CUDA_SUCCESS) return result ? result : CUDA_ERROR_INVALID_VALUE;
+        if (e->bytes > sizeof buffer || (result = gather(e, params, extra, buffer)) != CUDA_SUCCESS)
+            return result ? result : CUDA_ERROR_INVALID_VALUE;
         unsigned __int128 all = (unsigned __int128)s->grid[0] * s->block[0]; /* these kernels count along x */
         uint64_t along_x = all > UINT32_MAX ? UINT32_MAX : (uint64_t)all;
-        if (e->behaviour != DOES_SPIN && __atomic_load_n(&queue->pending, __ATOMIC_ACQUIRE)) stream_wait(queue); /* host work before it */
+        if (e->behaviour != DOES_SPIN && __atomic_load_n(&queue->pending, __ATOMIC_ACQUIRE))
+            stream_wait(queue); /* host work before it */
         if (e->behaviour == DOES_VADD) run_vadd(ctx, buffer, e, along_x);
         else if (e->behaviour == DOES_MAIL) run_mail(ctx, buffer, e, along_x);
         else memcpy(&ns, buffer, sizeof ns);
@@ -199,11 +222,11 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
     return CUDA_SUCCESS;
 }
 
-#define LAUNCH(NAME, DS)                                                                                              \
-    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
-             unsigned int shared, CUstream stream, void **params, void **extra);                                       \
-    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
-             unsigned int shared, CUstream stream, void **params, void **extra) {                                      \
+#define LAUNCH(NAME, DS)                                                                                               \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,        \
+             unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra);                      \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,        \
+             unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra) {                     \
         ENTER(NAME);                                                                                                   \
         struct shape s = {{gx, gy, gz}, {bx, by, bz}, shared};                                                         \
         LEAVE(launch(&call, f, &s, stream, params, extra, 0, DS), (uint64_t)gx * gy * gz, (uintptr_t)f);               \
@@ -211,11 +234,11 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
 LAUNCH(cuLaunchKernel, 1)
 LAUNCH(cuLaunchKernel_ptsz, 2)
 
-#define COOPERATIVE(NAME, DS)                                                                                         \
-    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
-             unsigned int shared, CUstream stream, void **params);                                                     \
-    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
-             unsigned int shared, CUstream stream, void **params) {                                                    \
+#define COOPERATIVE(NAME, DS)                                                                                          \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,        \
+             unsigned int bz, unsigned int shared, CUstream stream, void **params);                                    \
+    API NAME(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,        \
+             unsigned int bz, unsigned int shared, CUstream stream, void **params) {                                   \
         ENTER(NAME);                                                                                                   \
         struct shape s = {{gx, gy, gz}, {bx, by, bz}, shared};                                                         \
         LEAVE(launch(&call, f, &s, stream, params, NULL, 1, DS), (uint64_t)gx * gy * gz, (uintptr_t)f);                \
@@ -223,17 +246,19 @@ LAUNCH(cuLaunchKernel_ptsz, 2)
 COOPERATIVE(cuLaunchCooperativeKernel, 1)
 COOPERATIVE(cuLaunchCooperativeKernel_ptsz, 2)
 
-static CUresult launch_ex(struct hl_call *call, const CUlaunchConfig *c, CUfunction f, void **params, void **extra, int default_stream) {
+static CUresult launch_ex(struct hl_call *call, const CUlaunchConfig *c, CUfunction f, void **params, void **extra,
+                          int default_stream) {
     CUresult result = need_init();
     if (result) return result;
     if (!c || (c->numAttrs && !c->attrs)) return CUDA_ERROR_INVALID_VALUE;
     int cooperative = 0;
     for (unsigned i = 0; i < c->numAttrs; i++)
         if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = c->attrs[i].value.cooperative;
-    struct shape s = {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes};
+    struct shape s = {
+        {c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes};
     return launch(call, f, &s, c->hStream, params, extra, cooperative, default_stream);
 }
-#define LAUNCH_EX(NAME, DS)                                                                                           \
+#define LAUNCH_EX(NAME, DS)                                                                                            \
     API NAME(const CUlaunchConfig *config, CUfunction f, void **params, void **extra);                                 \
     API NAME(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {                                \
         ENTER(NAME);                                                                                                   \
@@ -256,7 +281,8 @@ static CUresult old_launch(struct hl_call *call, CUfunction handle, unsigned x, 
     if (result) return result;
     struct shape s = {{x, y, 1}, {f->block[0], f->block[1], f->block[2]}, (unsigned)f->old_shared};
     size_t bytes = sizeof f->old_params;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->old_params, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->old_params, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
     return launch(call, handle, &s, stream, NULL, extra, 0, 1);
 }
 API cuLaunch(CUfunction f) {
@@ -265,11 +291,13 @@ API cuLaunch(CUfunction f) {
 }
 API cuLaunchGrid(CUfunction f, int width, int height) {
     ENTER(cuLaunchGrid);
-    LEAVE(old_launch(&call, f, (unsigned)width, (unsigned)height, NULL), (uint64_t)width * (uint64_t)height, (uintptr_t)f);
+    LEAVE(old_launch(&call, f, (unsigned)width, (unsigned)height, NULL), (uint64_t)width * (uint64_t)height,
+          (uintptr_t)f);
 }
 API cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
     ENTER(cuLaunchGridAsync);
-    LEAVE(old_launch(&call, f, (unsigned)width, (unsigned)height, stream), (uint64_t)width * (uint64_t)height, (uintptr_t)f);
+    LEAVE(old_launch(&call, f, (unsigned)width, (unsigned)height, stream), (uint64_t)width * (uint64_t)height,
+          (uintptr_t)f);
 }
 
 static CUresult old_shape(CUfunction handle, int x, int y, int z) {
@@ -299,7 +327,8 @@ static CUresult old_param(CUfunction handle, int offset, const void *data, unsig
     struct function *f;
     CUresult result = old_function(handle, &ctx, &f);
     if (result) return result;
-    if (offset < 0 || (uint64_t)offset + bytes > sizeof f->old_params || (bytes && !data)) return CUDA_ERROR_INVALID_VALUE;
+    if (offset < 0 || (uint64_t)offset + bytes > sizeof f->old_params || (bytes && !data))
+        return CUDA_ERROR_INVALID_VALUE;
     if (bytes) memcpy(f->old_params + offset, data, bytes);
     return CUDA_SUCCESS;
 }
@@ -317,15 +346,20 @@ static CUresult resident(int *out, CUfunction handle, int threads, size_t shared
     if (result) return result;
     if (!out || threads <= 0 || flags > 1) return CUDA_ERROR_INVALID_VALUE;
     if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
-    *out = shared > (size_t)f->dynamic_shared ? 0 : (int)blocks_per_sm(physical(ctx->device), f->entry, (uint64_t)threads, shared);
+    *out = shared > (size_t)f->dynamic_shared
+               ? 0
+               : (int)blocks_per_sm(physical(ctx->device), f->entry, (uint64_t)threads, shared);
     return CUDA_SUCCESS;
 }
-ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, CUfunction f, int threads, size_t shared), resident(blocks, f, threads, shared, 0))
-ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *blocks, CUfunction f, int threads, size_t shared, unsigned int flags),
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, CUfunction f, int threads, size_t shared),
+      resident(blocks, f, threads, shared, 0))
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+      (int *blocks, CUfunction f, int threads, size_t shared, unsigned int flags),
       resident(blocks, f, threads, shared, flags))
 
 /* The largest block among those with the most resident threads. */
-static CUresult potential(int *grid, int *block, CUfunction handle, CUoccupancyB2DSize size, size_t shared, int limit, unsigned flags) {
+static CUresult potential(int *grid, int *block, CUfunction handle, CUoccupancyB2DSize size, size_t shared, int limit,
+                          unsigned flags) {
     struct ctx *ctx;
     struct function *f;
     CUresult result = need_ctx(&ctx);
@@ -345,7 +379,8 @@ static CUresult potential(int *grid, int *block, CUfunction handle, CUoccupancyB
     }
     return best ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-ENTRY(cuOccupancyMaxPotentialBlockSize, (int *grid, int *block, CUfunction f, CUoccupancyB2DSize size, size_t shared, int limit),
+ENTRY(cuOccupancyMaxPotentialBlockSize,
+      (int *grid, int *block, CUfunction f, CUoccupancyB2DSize size, size_t shared, int limit),
       potential(grid, block, f, size, shared, limit, 0))
 ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags,
       (int *grid, int *block, CUfunction f, CUoccupancyB2DSize size, size_t shared, int limit, unsigned int flags),
@@ -360,9 +395,11 @@ static CUresult available(size_t *out, CUfunction handle, int blocks, int thread
     if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
     const struct hl_node_device *d = physical(ctx->device);
     if ((unsigned)blocks > blocks_per_sm(d, f->entry, (uint64_t)threads, 0)) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t each = d->shared_bytes_per_sm / (unsigned)blocks / 128 * 128; /* the reserve of a block is not taken off, as measured */
+    uint64_t each = d->shared_bytes_per_sm / (unsigned)blocks / 128 *
+                    128; /* the reserve of a block is not taken off, as measured */
     each = each > f->entry->shared ? each - f->entry->shared : 0;
     *out = each > (uint64_t)f->dynamic_shared ? (size_t)f->dynamic_shared : each;
     return CUDA_SUCCESS;
 }
-ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *shared, CUfunction f, int blocks, int threads), available(shared, f, blocks, threads))
+ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *shared, CUfunction f, int blocks, int threads),
+      available(shared, f, blocks, threads))

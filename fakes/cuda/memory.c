@@ -58,10 +58,8 @@ void memory_end(struct alloc *a) {
     if (a->pool) {
         pool_freed(a);
     } else if (a->ctx) {
-        if (a->previous)
-            a->previous->next = a->next;
-        else
-            a->ctx->allocs = a->next;
+        if (a->previous) a->previous->next = a->next;
+        else a->ctx->allocs = a->next;
         if (a->next) a->next->previous = a->previous;
     }
     arena_free(a);
@@ -94,7 +92,7 @@ static CUresult allocate32(unsigned *out, unsigned bytes) {
     if (result) return result;
     return !out || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 }
-ENTRY(cuMemAlloc, (CUdeviceptr_v1 *pointer, unsigned int bytes), allocate32(pointer, bytes))
+ENTRY(cuMemAlloc, (CUdeviceptr_v1 * pointer, unsigned int bytes), allocate32(pointer, bytes))
 
 static CUresult pitched(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element) {
     struct ctx *ctx;
@@ -123,7 +121,8 @@ static CUresult managed(CUdeviceptr *out, size_t bytes, unsigned flags) {
     if (out) *out = 0;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
-    if (!out || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+        return CUDA_ERROR_INVALID_VALUE;
     return memory_new(ctx, bytes, HL_KIND_MANAGED, out);
 }
 
@@ -220,7 +219,7 @@ static CUresult range(CUdeviceptr *base, size_t *size, CUdeviceptr pointer) {
     fake_unlock();
     return a || h ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
-ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr pointer), range(base, size, pointer))
+ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr pointer), range(base, size, pointer))
 
 /* Under the lock. size[which] is how many bytes the attribute has; a pointer that is nobody's leaves the output alone. */
 static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
@@ -246,7 +245,9 @@ static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: narrow = (uint32_t)is_managed; break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: WIDE(a ? a->id : h->id); break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: narrow = (uint32_t)is_managed; break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: narrow = (uint32_t)(a ? ordinal_of(a->device) : ordinal_of(h->ctx->device)); break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        narrow = (uint32_t)(a ? ordinal_of(a->device) : ordinal_of(h->ctx->device));
+        break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: narrow = is_device && !is_pool; break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: WIDE(start); break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: WIDE(a ? a->bytes : h->bytes); break;
@@ -279,7 +280,8 @@ static CUresult pointer_attribute(void *out, int which, CUdeviceptr pointer) {
     fake_unlock();
     return result;
 }
-ENTRY(cuPointerGetAttribute, (void *data, CUpointer_attribute which, CUdeviceptr pointer), pointer_attribute(data, (int)which, pointer))
+ENTRY(cuPointerGetAttribute, (void *data, CUpointer_attribute which, CUdeviceptr pointer),
+      pointer_attribute(data, (int)which, pointer))
 
 /* The plural form succeeds for any pointer: what does not apply reads as zero, the device as -2. */
 static CUresult pointer_attributes(unsigned count, CUpointer_attribute *which, void **data, CUdeviceptr pointer) {
@@ -316,7 +318,8 @@ static CUresult pointer_set(const void *value, int which, CUdeviceptr pointer) {
     fake_unlock();
     return value && ours && which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-ENTRY(cuPointerSetAttribute, (const void *value, CUpointer_attribute which, CUdeviceptr pointer), pointer_set(value, (int)which, pointer))
+ENTRY(cuPointerSetAttribute, (const void *value, CUpointer_attribute which, CUdeviceptr pointer),
+      pointer_set(value, (int)which, pointer))
 
 CUresult memory_resolve(CUdeviceptr pointer, uint64_t bytes, int access, int pageable, char **out) {
     uint64_t offset;
@@ -377,8 +380,7 @@ static CUresult host_end(void *pointer, int registered) {
     if (!pointer) return registered ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     fake_lock();
     struct host **link = &hosts;
-    while (*link && ((*link)->at != pointer || (*link)->registered != registered))
-        link = &(*link)->next;
+    while (*link && ((*link)->at != pointer || (*link)->registered != registered)) link = &(*link)->next;
     struct host *h = *link;
     if (h) *link = h->next;
     fake_unlock();
@@ -419,7 +421,8 @@ static CUresult host_pointer(CUdeviceptr *out, void *pointer, unsigned flags) {
     *out = (CUdeviceptr)(uintptr_t)pointer;
     return CUDA_SUCCESS;
 }
-ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *pointer, unsigned int flags), host_pointer(out, pointer, flags))
+ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned int flags),
+      host_pointer(out, pointer, flags))
 
 static CUresult host_flags(unsigned *out, void *pointer) {
     struct ctx *ctx;

@@ -34,7 +34,8 @@ static int capability_of(uint32_t device) { return physical(device)->cc_major * 
 
 static struct alloc *hidden_alloc(struct ctx *ctx, uint64_t bytes) {
     if (bytes == 0) bytes = 1;
-    struct alloc *a = bytes < BLOCK ? heap_alloc(&ctx->module, bytes) : run_alloc(ctx->device, HL_KIND_MODULE, bytes, 1);
+    struct alloc *a =
+        bytes < BLOCK ? heap_alloc(&ctx->module, bytes) : run_alloc(ctx->device, HL_KIND_MODULE, bytes, 1);
     if (a) a->ctx = NULL; /* the module frees it, not the context's list */
     return a;
 }
@@ -47,7 +48,8 @@ CUresult module_new(struct ctx *ctx, struct image *image, int owned, struct libr
         free(globals);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *m = (struct module){.magic = MAGIC_MODULE, .owned = owned, .ctx = ctx, .image = image, .globals = globals, .library = library};
+    *m = (struct module){
+        .magic = MAGIC_MODULE, .owned = owned, .ctx = ctx, .image = image, .globals = globals, .library = library};
     fake_lock();
     int failed = !(m->code = hidden_alloc(ctx, image->bytes < CODE_BYTES_MAX ? image->bytes : CODE_BYTES_MAX));
     if (m->code) m->code->hidden = 1;
@@ -67,14 +69,12 @@ CUresult module_new(struct ctx *ctx, struct image *image, int owned, struct libr
 
 void module_end(struct module *m) {
     struct module **link = &m->ctx->modules;
-    while (*link && *link != m)
-        link = &(*link)->next;
+    while (*link && *link != m) link = &(*link)->next;
     if (*link) *link = m->next;
     if (m->code) arena_free(m->code);
     for (uint32_t i = 0; i < m->image->variables; i++)
         if (m->globals[i].alloc) arena_free(m->globals[i].alloc);
-    for (struct function *f = m->functions; f; f = f->next)
-        f->magic = MAGIC_DEAD;
+    for (struct function *f = m->functions; f; f = f->next) f->magic = MAGIC_DEAD;
     free(m->globals);
     m->globals = NULL;
     m->code = NULL;
@@ -84,8 +84,7 @@ void module_end(struct module *m) {
 }
 
 void modules_end(struct ctx *ctx) {
-    while (ctx->modules)
-        module_end(ctx->modules);
+    while (ctx->modules) module_end(ctx->modules);
 }
 
 static CUresult load(CUmodule *out, const void *data, size_t bytes) {
@@ -98,15 +97,14 @@ static CUresult load(CUmodule *out, const void *data, size_t bytes) {
     if (result) return result;
     struct module *m;
     result = module_new(ctx, image, 1, NULL, &m);
-    if (result)
-        image_free(image);
-    else
-        *out = (CUmodule)(void *)m;
+    if (result) image_free(image);
+    else *out = (CUmodule)(void *)m;
     return result;
 }
-ENTRY(cuModuleLoadData, (CUmodule *module, const void *image), load(module, image, 0))
-ENTRY(cuModuleLoadFatBinary, (CUmodule *module, const void *image), load(module, image, 0))
-ENTRY(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values),
+ENTRY(cuModuleLoadData, (CUmodule * module, const void *image), load(module, image, 0))
+ENTRY(cuModuleLoadFatBinary, (CUmodule * module, const void *image), load(module, image, 0))
+ENTRY(cuModuleLoadDataEx,
+      (CUmodule * module, const void *image, unsigned int count, CUjit_option *options, void **values),
       ((void)count, (void)options, (void)values, load(module, image, 0)))
 
 /* The whole file with a NUL after it; NULL: it cannot be read. */
@@ -114,7 +112,8 @@ static void *read_file(const char *path, size_t *bytes) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
     char *text = NULL;
-    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (text = calloc(1, (size_t)info.st_size + 1)) != NULL) {
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+        (text = calloc(1, (size_t)info.st_size + 1)) != NULL) {
         size_t done = 0;
         for (ssize_t n; done < (size_t)info.st_size; done += (size_t)n) {
             n = read(fd, text + done, (size_t)info.st_size - done);
@@ -139,7 +138,7 @@ static CUresult load_file(CUmodule *out, const char *path) {
     free(data);
     return result;
 }
-ENTRY(cuModuleLoad, (CUmodule *module, const char *path), load_file(module, path))
+ENTRY(cuModuleLoad, (CUmodule * module, const char *path), load_file(module, path))
 
 static CUresult module_of(CUmodule handle, struct module **out) {
     CUresult result = need_init();
@@ -165,8 +164,7 @@ ENTRY(cuModuleUnload, (CUmodule module), unload(module))
 static CUresult module_function(struct module *m, const struct entry *entry, struct function **out) {
     fake_lock();
     struct function *f = m->functions;
-    while (f && f->entry != entry)
-        f = f->next;
+    while (f && f->entry != entry) f = f->next;
     if (!f && (f = calloc(1, sizeof *f)) != NULL) {
         f->magic = MAGIC_FUNCTION;
         f->module = m;
@@ -195,7 +193,8 @@ static CUresult get_function(CUfunction *out, CUmodule handle, const char *name)
     if ((result = module_function(m, entry, &f)) == CUDA_SUCCESS) *out = (CUfunction)(void *)f;
     return result;
 }
-ENTRY(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name), get_function(function, module, name))
+ENTRY(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
+      get_function(function, module, name))
 
 static CUresult find_global(struct module *m, const char *name, int managed_only, CUdeviceptr *at, size_t *bytes) {
     for (uint32_t i = 0; i < m->image->variables; i++)
@@ -218,7 +217,8 @@ static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUmodule handle, cons
     if (!name || (!at && !bytes)) return CUDA_ERROR_INVALID_VALUE;
     return find_global(m, name, 0, at, bytes);
 }
-ENTRY(cuModuleGetGlobal_v2, (CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name), get_global(at, bytes, module, name))
+ENTRY(cuModuleGetGlobal_v2, (CUdeviceptr * at, size_t *bytes, CUmodule module, const char *name),
+      get_global(at, bytes, module, name))
 
 static CUresult function_count(unsigned *out, CUmodule handle) {
     struct module *m;
@@ -242,7 +242,7 @@ static CUresult enumerate_functions(CUfunction *out, unsigned count, CUmodule ha
     }
     return CUDA_SUCCESS;
 }
-ENTRY(cuModuleEnumerateFunctions, (CUfunction *functions, unsigned int count, CUmodule module),
+ENTRY(cuModuleEnumerateFunctions, (CUfunction * functions, unsigned int count, CUmodule module),
       enumerate_functions(functions, count, module))
 
 static CUresult loading_mode(CUmoduleLoadingMode *mode) {
@@ -252,7 +252,7 @@ static CUresult loading_mode(CUmoduleLoadingMode *mode) {
     *mode = CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }
-ENTRY(cuModuleGetLoadingMode, (CUmoduleLoadingMode *mode), loading_mode(mode))
+ENTRY(cuModuleGetLoadingMode, (CUmoduleLoadingMode * mode), loading_mode(mode))
 
 /* ---- libraries and kernels -------------------------------------------------------------------------------- */
 
@@ -270,7 +270,8 @@ static CUresult library_load(CUlibrary *out, const void *data) {
             l->trouble = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        *k = (struct kernel){MAGIC_KERNEL, l, &l->image->entry[i], SHARED_DEFAULT - (int)l->image->entry[i].shared, -1, l->kernels};
+        *k = (struct kernel){MAGIC_KERNEL, l, &l->image->entry[i], SHARED_DEFAULT - (int)l->image->entry[i].shared, -1,
+                             l->kernels};
         l->kernels = k;
     }
     *out = (CUlibrary)(void *)l;
@@ -294,8 +295,9 @@ static CUresult library_file(CUlibrary *out, const char *path) {
     free(data);
     return result;
 }
-API cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options, void **values, unsigned int count,
-                          CUlibraryOption *library_options, void **library_values, unsigned int library_count) {
+API cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options, void **values,
+                          unsigned int count, CUlibraryOption *library_options, void **library_values,
+                          unsigned int library_count) {
     ENTER(cuLibraryLoadFromFile);
     (void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count;
     LEAVE(library_file(library, path), 0, 0);
@@ -320,8 +322,7 @@ static CUresult library_unload(CUlibrary handle) {
             next = m->next;
             if (m->library == l) module_end(m);
         }
-    for (struct kernel *k = l->kernels; k; k = k->next)
-        k->magic = MAGIC_DEAD;
+    for (struct kernel *k = l->kernels; k; k = k->next) k->magic = MAGIC_DEAD;
     l->magic = MAGIC_DEAD;
     image_free(l->image);
     l->image = NULL;
@@ -335,8 +336,7 @@ static CUresult library_module(struct library *l, struct ctx *ctx, struct module
     if (l->trouble) return (CUresult)l->trouble;
     fake_lock();
     struct module *m = ctx->modules;
-    while (m && m->library != l)
-        m = m->next;
+    while (m && m->library != l) m = m->next;
     fake_unlock();
     *out = m;
     return m ? CUDA_SUCCESS : module_new(ctx, l->image, 0, l, out);
@@ -354,7 +354,7 @@ static CUresult get_module(CUmodule *out, CUlibrary handle) {
     *out = (CUmodule)(void *)m;
     return CUDA_SUCCESS;
 }
-ENTRY(cuLibraryGetModule, (CUmodule *module, CUlibrary library), get_module(module, library))
+ENTRY(cuLibraryGetModule, (CUmodule * module, CUlibrary library), get_module(module, library))
 
 static CUresult get_kernel(CUkernel *out, CUlibrary handle, const char *name) {
     struct library *l;
@@ -369,7 +369,7 @@ static CUresult get_kernel(CUkernel *out, CUlibrary handle, const char *name) {
         }
     return CUDA_ERROR_NOT_FOUND;
 }
-ENTRY(cuLibraryGetKernel, (CUkernel *kernel, CUlibrary library, const char *name), get_kernel(kernel, library, name))
+ENTRY(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name), get_kernel(kernel, library, name))
 
 static CUresult kernel_count(unsigned *out, CUlibrary handle) {
     struct library *l;
@@ -387,11 +387,11 @@ static CUresult enumerate_kernels(CUkernel *out, unsigned count, CUlibrary handl
     if (result) return result;
     if (!out || !count) return CUDA_ERROR_INVALID_VALUE;
     struct kernel *k = l->kernels;
-    for (unsigned i = 0; k && i < count; i++, k = k->next)
-        out[i] = (CUkernel)(void *)k;
+    for (unsigned i = 0; k && i < count; i++, k = k->next) out[i] = (CUkernel)(void *)k;
     return CUDA_SUCCESS;
 }
-ENTRY(cuLibraryEnumerateKernels, (CUkernel *kernels, unsigned int count, CUlibrary library), enumerate_kernels(kernels, count, library))
+ENTRY(cuLibraryEnumerateKernels, (CUkernel * kernels, unsigned int count, CUlibrary library),
+      enumerate_kernels(kernels, count, library))
 
 static CUresult library_global(CUdeviceptr *at, size_t *bytes, CUlibrary handle, const char *name, int managed_only) {
     struct ctx *ctx;
@@ -404,8 +404,10 @@ static CUresult library_global(CUdeviceptr *at, size_t *bytes, CUlibrary handle,
     if (!name || (!at && !bytes)) return CUDA_ERROR_INVALID_VALUE;
     return find_global(m, name, managed_only, at, bytes);
 }
-ENTRY(cuLibraryGetGlobal, (CUdeviceptr *at, size_t *bytes, CUlibrary library, const char *name), library_global(at, bytes, library, name, 0))
-ENTRY(cuLibraryGetManaged, (CUdeviceptr *at, size_t *bytes, CUlibrary library, const char *name), library_global(at, bytes, library, name, 1))
+ENTRY(cuLibraryGetGlobal, (CUdeviceptr * at, size_t *bytes, CUlibrary library, const char *name),
+      library_global(at, bytes, library, name, 0))
+ENTRY(cuLibraryGetManaged, (CUdeviceptr * at, size_t *bytes, CUlibrary library, const char *name),
+      library_global(at, bytes, library, name, 1))
 
 /* No function of a fake can be called by the host: none is unified. */
 static CUresult unified(void **out, CUlibrary handle) {
@@ -414,7 +416,8 @@ static CUresult unified(void **out, CUlibrary handle) {
     (void)out;
     return result ? result : CUDA_ERROR_INVALID_VALUE;
 }
-ENTRY(cuLibraryGetUnifiedFunction, (void **out, CUlibrary library, const char *symbol), ((void)symbol, unified(out, library)))
+ENTRY(cuLibraryGetUnifiedFunction, (void **out, CUlibrary library, const char *symbol),
+      ((void)symbol, unified(out, library)))
 
 static CUresult kernel_of(CUkernel handle, struct kernel **out) {
     CUresult result = need_init();
@@ -446,7 +449,7 @@ static CUresult kernel_get_function(CUfunction *out, CUkernel handle) {
     if ((result = kernel_function(ctx, k, &f)) == CUDA_SUCCESS) *out = (CUfunction)(void *)f;
     return result;
 }
-ENTRY(cuKernelGetFunction, (CUfunction *function, CUkernel kernel), kernel_get_function(function, kernel))
+ENTRY(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), kernel_get_function(function, kernel))
 
 CUresult function_of(struct ctx *ctx, CUfunction handle, struct function **out) {
     struct function *f = (struct function *)(void *)handle;
@@ -462,7 +465,8 @@ CUresult function_of(struct ctx *ctx, CUfunction handle, struct function **out) 
 
 /* ---- what is known of a function -------------------------------------------------------------------------- */
 
-static CUresult attribute(const struct entry *e, int dynamic_shared, int carveout, int capability, int which, int *out) {
+static CUresult attribute(const struct entry *e, int dynamic_shared, int carveout, int capability, int which,
+                          int *out) {
     if (!out || which < 0 || which >= 16) return CUDA_ERROR_INVALID_VALUE;
     switch (which) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *out = (int)e->max_threads; break;
@@ -479,9 +483,11 @@ static CUresult attribute(const struct entry *e, int dynamic_shared, int carveou
     return CUDA_SUCCESS;
 }
 
-static CUresult set_attribute(uint32_t device, const struct entry *e, int *dynamic_shared, int *carveout, int which, int value) {
+static CUresult set_attribute(uint32_t device, const struct entry *e, int *dynamic_shared, int *carveout, int which,
+                              int value) {
     if (which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-        if (value < 0 || (uint32_t)value + e->shared > physical(device)->shared_bytes_optin) return CUDA_ERROR_INVALID_VALUE;
+        if (value < 0 || (uint32_t)value + e->shared > physical(device)->shared_bytes_optin)
+            return CUDA_ERROR_INVALID_VALUE;
         *dynamic_shared = value;
         return CUDA_SUCCESS;
     }
@@ -491,7 +497,9 @@ static CUresult set_attribute(uint32_t device, const struct entry *e, int *dynam
         return CUDA_SUCCESS;
     }
     /* Cluster attributes are accepted; 10 (set by the compiler) and everything else cannot be changed. */
-    return which >= 11 && which <= 14 ? CUDA_SUCCESS : which == 15 && value >= 0 && value <= 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return which >= 11 && which <= 14                ? CUDA_SUCCESS
+           : which == 15 && value >= 0 && value <= 2 ? CUDA_SUCCESS
+                                                     : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Questions about a function may be asked with or without a current context. */
@@ -500,23 +508,29 @@ static CUresult some_function(CUfunction handle, struct function **out) {
     if (result) return result;
     if (!handle) return CUDA_ERROR_INVALID_HANDLE;
     struct ctx *ctx;
-    if (((struct function *)(void *)handle)->magic == MAGIC_KERNEL && (result = need_ctx(&ctx)) != CUDA_SUCCESS) return result;
+    if (((struct function *)(void *)handle)->magic == MAGIC_KERNEL && (result = need_ctx(&ctx)) != CUDA_SUCCESS)
+        return result;
     return function_of(fake_current, handle, out);
 }
 
 static CUresult func_get(int *out, int which, CUfunction handle) {
     struct function *f;
     CUresult result = some_function(handle, &f);
-    return result ? result : attribute(f->entry, f->dynamic_shared, f->carveout, capability_of(f->module->ctx->device), which, out);
+    return result
+               ? result
+               : attribute(f->entry, f->dynamic_shared, f->carveout, capability_of(f->module->ctx->device), which, out);
 }
-ENTRY(cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function), func_get(value, (int)which, function))
+ENTRY(cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
+      func_get(value, (int)which, function))
 
 static CUresult func_set(CUfunction handle, int which, int value) {
     struct function *f;
     CUresult result = some_function(handle, &f);
-    return result ? result : set_attribute(f->module->ctx->device, f->entry, &f->dynamic_shared, &f->carveout, which, value);
+    return result ? result
+                  : set_attribute(f->module->ctx->device, f->entry, &f->dynamic_shared, &f->carveout, which, value);
 }
-ENTRY(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute which, int value), func_set(function, (int)which, value))
+ENTRY(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute which, int value),
+      func_set(function, (int)which, value))
 
 static CUresult func_exists(CUfunction handle) {
     struct function *f;
@@ -533,7 +547,7 @@ static CUresult func_loaded(CUfunctionLoadingState *out, CUfunction handle) {
     *out = CU_FUNCTION_LOADING_STATE_LOADED;
     return CUDA_SUCCESS;
 }
-ENTRY(cuFuncIsLoaded, (CUfunctionLoadingState *state, CUfunction function), func_loaded(state, function))
+ENTRY(cuFuncIsLoaded, (CUfunctionLoadingState * state, CUfunction function), func_loaded(state, function))
 
 static CUresult func_name(const char **out, CUfunction handle) {
     struct function *f;
@@ -553,7 +567,7 @@ static CUresult func_module(CUmodule *out, CUfunction handle) {
     *out = (CUmodule)(void *)f->module;
     return CUDA_SUCCESS;
 }
-ENTRY(cuFuncGetModule, (CUmodule *module, CUfunction function), func_module(module, function))
+ENTRY(cuFuncGetModule, (CUmodule * module, CUfunction function), func_module(module, function))
 
 static CUresult parameter(const struct entry *e, size_t index, size_t *offset, size_t *bytes) {
     if (!offset || index >= e->count) return CUDA_ERROR_INVALID_VALUE;
@@ -567,7 +581,8 @@ static CUresult func_param(CUfunction handle, size_t index, size_t *offset, size
     CUresult result = some_function(handle, &f);
     return result ? result : parameter(f->entry, index, offset, bytes);
 }
-ENTRY(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t *offset, size_t *bytes), func_param(function, index, offset, bytes))
+ENTRY(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t *offset, size_t *bytes),
+      func_param(function, index, offset, bytes))
 
 static CUresult kernel_param(CUkernel handle, size_t index, size_t *offset, size_t *bytes) {
     struct ctx *ctx;
@@ -576,7 +591,8 @@ static CUresult kernel_param(CUkernel handle, size_t index, size_t *offset, size
     if (result == CUDA_SUCCESS) result = kernel_of(handle, &k);
     return result ? result : parameter(k->entry, index, offset, bytes);
 }
-ENTRY(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t *offset, size_t *bytes), kernel_param(kernel, index, offset, bytes))
+ENTRY(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t *offset, size_t *bytes),
+      kernel_param(kernel, index, offset, bytes))
 
 static CUresult kernel_get(int *out, int which, CUkernel handle, CUdevice device) {
     struct kernel *k;
@@ -604,7 +620,8 @@ static CUresult kernel_exists(CUkernel handle) {
     struct kernel *k;
     return kernel_of(handle, &k);
 }
-ENTRY(cuKernelSetCacheConfig, (CUkernel kernel, CUfunc_cache config, CUdevice device), ((void)config, (void)device, kernel_exists(kernel)))
+ENTRY(cuKernelSetCacheConfig, (CUkernel kernel, CUfunc_cache config, CUdevice device),
+      ((void)config, (void)device, kernel_exists(kernel)))
 
 static CUresult kernel_name(const char **out, CUkernel handle) {
     struct kernel *k;
@@ -624,7 +641,7 @@ static CUresult kernel_library(CUlibrary *out, CUkernel handle) {
     *out = (CUlibrary)(void *)k->library;
     return CUDA_SUCCESS;
 }
-ENTRY(cuKernelGetLibrary, (CUlibrary *library, CUkernel kernel), kernel_library(library, kernel))
+ENTRY(cuKernelGetLibrary, (CUlibrary * library, CUkernel kernel), kernel_library(library, kernel))
 
 /* ---- links ------------------------------------------------------------------------------------------------ */
 
@@ -670,7 +687,8 @@ static CUresult link_add(CUlinkState handle, int type, const void *data, size_t 
     CUresult result = link_of(handle, &l);
     if (result) return result;
     if (!data || !bytes || type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
-    if (type == CU_JIT_INPUT_LIBRARY || type == CU_JIT_INPUT_NVVM || type == CU_JIT_INPUT_OBJECT) return CUDA_ERROR_NOT_SUPPORTED;
+    if (type == CU_JIT_INPUT_LIBRARY || type == CU_JIT_INPUT_NVVM || type == CU_JIT_INPUT_OBJECT)
+        return CUDA_ERROR_NOT_SUPPORTED;
     result = (CUresult)image_parse(data, bytes, capability_of(l->device), &image);
     if (result) return result;
     int better = image->entries || !l->result;
@@ -687,7 +705,7 @@ static CUresult link_add(CUlinkState handle, int type, const void *data, size_t 
     l->bytes = bytes;
     return CUDA_SUCCESS;
 }
-#define LINK_ADD(NAME)                                                                                                \
+#define LINK_ADD(NAME)                                                                                                 \
     API NAME(CUlinkState state, CUjitInputType type, void *data, size_t bytes, const char *name, unsigned int count,   \
              CUjit_option *options, void **values);                                                                    \
     API NAME(CUlinkState state, CUjitInputType type, void *data, size_t bytes, const char *name, unsigned int count,   \
@@ -711,9 +729,11 @@ static CUresult link_file(CUlinkState handle, int type, const char *path) {
     free(data);
     return result;
 }
-#define LINK_FILE(NAME)                                                                                               \
-    API NAME(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options, void **values); \
-    API NAME(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options, void **values) { \
+#define LINK_FILE(NAME)                                                                                                \
+    API NAME(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options,      \
+             void **values);                                                                                           \
+    API NAME(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options,      \
+             void **values) {                                                                                          \
         ENTER(NAME);                                                                                                   \
         (void)count, (void)options, (void)values;                                                                      \
         LEAVE(link_file(state, (int)type, path), 0, 0);                                                                \

@@ -22,10 +22,10 @@ struct global {
 
 struct module {
     uint32_t magic;
-    int owned;              /* the image is ours to free */
+    int owned; /* the image is ours to free */
     struct ctx *ctx;
     struct image *image;
-    struct alloc *code;     /* what the code takes on the device */
+    struct alloc *code; /* what the code takes on the device */
     struct global *globals;
     struct function *functions;
     struct library *library;

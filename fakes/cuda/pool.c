@@ -87,7 +87,8 @@ static CUresult take(struct pool *p, uint64_t bytes, CUdeviceptr *out) {
     if (bytes > physical(p->device)->total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
     if (p->max_bytes && bytes > p->max_bytes) {
         /* It grows as far as it may before it finds that it may not. */
-        if (p->max_bytes / POOL_STEP * POOL_STEP > p->reserved_high) p->reserved_high = p->max_bytes / POOL_STEP * POOL_STEP;
+        if (p->max_bytes / POOL_STEP * POOL_STEP > p->reserved_high)
+            p->reserved_high = p->max_bytes / POOL_STEP * POOL_STEP;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct alloc *a = heap_alloc(&p->heap, bytes);
@@ -95,12 +96,12 @@ static CUresult take(struct pool *p, uint64_t bytes, CUdeviceptr *out) {
     if (!r) goto full;
     uint32_t first, last, missing = 0;
     span_of(r, a, &first, &last);
-    for (uint32_t i = first; i <= last; i++)
-        missing += !r->step[i].backed;
+    for (uint32_t i = first; i <= last; i++) missing += !r->step[i].backed;
     uint64_t more = (uint64_t)missing * POOL_STEP;
     if (p->max_bytes && p->reserved + more > p->max_bytes) goto full;
     if (more && hl_phys_take(p->device, HL_KIND_ASYNC, more)) {
-        for (struct pool *other = pools; other; other = other->next) /* what no one uses is given up before anyone fails */
+        for (struct pool *other = pools; other;
+             other = other->next) /* what no one uses is given up before anyone fails */
             if (other->device == p->device && other != p) give_back(other, 0);
         if (hl_phys_take(p->device, HL_KIND_ASYNC, more)) goto full;
     }
@@ -126,8 +127,7 @@ static void pool_end(struct pool *p) {
     give_back(p, 0);
     heap_close(&p->heap);
     struct pool **link = &pools;
-    while (*link != p)
-        link = &(*link)->next;
+    while (*link != p) link = &(*link)->next;
     *link = p->next;
     while (p->regions) {
         struct region *r = p->regions;
@@ -142,8 +142,7 @@ void pool_freed(struct alloc *a) {
     struct region *r = region_of(p, a->offset);
     uint32_t first, last;
     span_of(r, a, &first, &last);
-    for (uint32_t i = first; i <= last; i++)
-        p->idle_steps += --r->step[i].live == 0;
+    for (uint32_t i = first; i <= last; i++) p->idle_steps += --r->step[i].live == 0;
     p->used -= a->bytes;
     p->live--;
 }
@@ -154,10 +153,8 @@ void pools_settle(uint32_t device) {
     for (struct pool *p = pools, *next; p; p = next) {
         next = p->next;
         if (p->device != device) continue;
-        if (p->destroyed && p->live == 0)
-            pool_end(p);
-        else if (p->idle_steps && p->reserved > p->threshold)
-            give_back(p, p->threshold);
+        if (p->destroyed && p->live == 0) pool_end(p);
+        else if (p->idle_steps && p->reserved > p->threshold) give_back(p, p->threshold);
     }
     fake_unlock();
 }
@@ -169,7 +166,8 @@ static struct pool *pool_of(CUmemoryPool handle) {
     return p && p->magic == MAGIC_POOL && !p->destroyed ? p : NULL;
 }
 
-static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, int own_pool, CUstream stream, int default_stream) {
+static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, int own_pool, CUstream stream,
+                         int default_stream) {
     struct ctx *ctx;
     if (out) *out = 0;
     CUresult result = need_ctx(&ctx);
@@ -182,11 +180,12 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, in
     struct pool *p = own_pool ? pool_of(handle) : v->pool ? v->pool : default_pool(v);
     result = p ? p->on_host ? CUDA_ERROR_NOT_SUPPORTED : take(p, bytes, out) : CUDA_ERROR_OUT_OF_MEMORY;
     fake_unlock();
-    if (physical(ctx->device)->latency_ns[HL_LATENCY_ALLOC]) hl_latency_units(ctx->device, HL_LATENCY_ALLOC, 31250); /* 1 of 32 us */
+    if (physical(ctx->device)->latency_ns[HL_LATENCY_ALLOC])
+        hl_latency_units(ctx->device, HL_LATENCY_ALLOC, 31250); /* 1 of 32 us */
     return result;
 }
 
-#define ALLOCATION(NAME, POOL_PARAMETER, POOL_ARGUMENT, OWN, DEFAULT_STREAM)                                          \
+#define ALLOCATION(NAME, POOL_PARAMETER, POOL_ARGUMENT, OWN, DEFAULT_STREAM)                                           \
     API NAME(CUdeviceptr *pointer, size_t bytes POOL_PARAMETER, CUstream stream);                                      \
     API NAME(CUdeviceptr *pointer, size_t bytes POOL_PARAMETER, CUstream stream) {                                     \
         ENTER(NAME);                                                                                                   \
@@ -217,7 +216,8 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, int default_stream
     fake_unlock();
     return CUDA_SUCCESS;
 }
-PAIR(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream), release(pointer, stream, DEFAULT_STREAM))
+PAIR(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream),
+     release(pointer, stream, DEFAULT_STREAM))
 
 /* ---- pools ------------------------------------------------------------------------------------------------ */
 
@@ -234,8 +234,8 @@ static CUresult device_pool(CUmemoryPool *out, CUdevice device, int current) {
     *out = (CUmemoryPool)(void *)p;
     return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-ENTRY(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device), device_pool(pool, device, 0))
-ENTRY(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device), device_pool(pool, device, 1))
+ENTRY(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device), device_pool(pool, device, 0))
+ENTRY(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device), device_pool(pool, device, 1))
 
 static CUresult set_pool(CUdevice device, CUmemoryPool handle) {
     CUresult result = need_init();
@@ -253,7 +253,8 @@ static CUresult create(CUmemoryPool *out, const CUmemPoolProps *wanted) {
     CUresult result = need_init();
     if (result) return result;
     if (!out || !wanted || wanted->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    int on_host = wanted->location.type == CU_MEM_LOCATION_TYPE_HOST || wanted->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    int on_host =
+        wanted->location.type == CU_MEM_LOCATION_TYPE_HOST || wanted->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
     if (!on_host && wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     struct visible *v = visible_device(on_host ? 0 : wanted->location.id);
     if (!v) return CUDA_ERROR_INVALID_DEVICE;
@@ -267,7 +268,7 @@ static CUresult create(CUmemoryPool *out, const CUmemPoolProps *wanted) {
     *out = (CUmemoryPool)(void *)p;
     return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-ENTRY(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), create(pool, props))
+ENTRY(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *props), create(pool, props))
 
 /* What still lies in it stays usable; the memory goes back with the last free. */
 static CUresult destroy(CUmemoryPool handle) {
@@ -306,7 +307,9 @@ static CUresult get_attribute(CUmemoryPool handle, int which, void *out) {
     switch (which) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: memcpy(out, &p->reuse[which - 1], sizeof p->reuse[0]); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        memcpy(out, &p->reuse[which - 1], sizeof p->reuse[0]);
+        break;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: memcpy(out, &p->threshold, 8); break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: memcpy(out, &p->reserved, 8); break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: memcpy(out, &p->reserved_high, 8); break;
@@ -317,7 +320,8 @@ static CUresult get_attribute(CUmemoryPool handle, int which, void *out) {
     fake_unlock();
     return result;
 }
-ENTRY(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value), get_attribute(pool, (int)which, value))
+ENTRY(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
+      get_attribute(pool, (int)which, value))
 
 static CUresult set_attribute(CUmemoryPool handle, int which, const void *value) {
     CUresult result = need_init();
@@ -329,24 +333,24 @@ static CUresult set_attribute(CUmemoryPool handle, int which, const void *value)
     switch (which) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: memcpy(&p->reuse[which - 1], value, sizeof p->reuse[0]); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        memcpy(&p->reuse[which - 1], value, sizeof p->reuse[0]);
+        break;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: memcpy(&p->threshold, value, 8); break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: /* may only be reset */
         memcpy(&wide, value, 8);
-        if (wide)
-            result = CUDA_ERROR_INVALID_VALUE;
-        else if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-            p->reserved_high = p->reserved;
-        else
-            p->used_high = p->used;
+        if (wide) result = CUDA_ERROR_INVALID_VALUE;
+        else if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) p->reserved_high = p->reserved;
+        else p->used_high = p->used;
         break;
     default: result = CUDA_ERROR_INVALID_VALUE;
     }
     fake_unlock();
     return result;
 }
-ENTRY(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value), set_attribute(pool, (int)which, value))
+ENTRY(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
+      set_attribute(pool, (int)which, value))
 
 static CUresult get_access(CUmemAccess_flags *out, CUmemoryPool handle, const CUmemLocation *where) {
     CUresult result = need_init();
@@ -357,7 +361,8 @@ static CUresult get_access(CUmemAccess_flags *out, CUmemoryPool handle, const CU
     *out = v && v->physical == p->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
-ENTRY(cuMemPoolGetAccess, (CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *where), get_access(flags, pool, where))
+ENTRY(cuMemPoolGetAccess, (CUmemAccess_flags * flags, CUmemoryPool pool, CUmemLocation *where),
+      get_access(flags, pool, where))
 
 static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count) {
     CUresult result = need_init();
@@ -365,9 +370,11 @@ static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size
     struct pool *p = pool_of(handle);
     if (!p || (count && !map)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
-        struct visible *v = map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE ? visible_device(map[i].location.id) : NULL;
+        struct visible *v =
+            map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE ? visible_device(map[i].location.id) : NULL;
         if (!v) return CUDA_ERROR_INVALID_DEVICE;
-        if (v->physical != p->device && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_INVALID_DEVICE; /* no peers */
+        if (v->physical != p->device && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            return CUDA_ERROR_INVALID_DEVICE; /* no peers */
     }
     return CUDA_SUCCESS;
 }

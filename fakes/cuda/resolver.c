@@ -19,7 +19,8 @@ static CUresult lookup(const char *symbol, void **function, int version, uint64_
     return CUDA_SUCCESS;
 }
 
-API cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+API cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                        CUdriverProcAddressQueryResult *status) {
     ENTER(cuGetProcAddress_v2);
     int known = 0;
     CUresult result = lookup(symbol, function, version, flags, &known);

@@ -22,7 +22,8 @@ static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
 /* 0 free, 1 held, 2 held and someone sleeps. Never held across a sleep, a copy of user data or a callback. */
 void fake_lock(void) {
     uint32_t seen = 0;
-    if (__builtin_expect(__atomic_compare_exchange_n(&fake.lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED), 1)) return;
+    if (__builtin_expect(__atomic_compare_exchange_n(&fake.lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED), 1))
+        return;
     for (int spin = 0; spin < 100; spin++) {
         seen = 0;
         if (__atomic_load_n(&fake.lock, __ATOMIC_RELAXED) == 0 &&
@@ -43,8 +44,7 @@ void fake_unlock(void) {
 
 void fake_crash(void) {
     signal(SIGSEGV, SIG_DFL);
-    for (;;)
-        raise(SIGSEGV);
+    for (;;) raise(SIGSEGV);
 }
 
 /* The child of an initialised parent has a driver that answers "not initialised" for ever; the child of one that only
@@ -73,8 +73,8 @@ static int by_uuid(const char *token, size_t length) {
     for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
         const uint8_t *u = physical(i)->uuid;
         char text[48];
-        snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
-                 u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+        snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+                 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
         if (length <= strlen(text) && strncasecmp(text, token, length) == 0) {
             if (found >= 0) return -1;
             found = (int)i;
@@ -90,8 +90,7 @@ static CUresult choose_devices(void) {
     uint32_t count = hl_node.header->device_count;
     fake.count = 0;
     if (!text) {
-        for (uint32_t i = 0; i < count; i++)
-            fake.visible[fake.count++] = (struct visible){.physical = i};
+        for (uint32_t i = 0; i < count; i++) fake.visible[fake.count++] = (struct visible){.physical = i};
         return CUDA_SUCCESS;
     }
     int form = 0; /* 1 numbers, 2 UUIDs */
@@ -99,10 +98,8 @@ static CUresult choose_devices(void) {
         size_t length = strcspn(at, ",");
         const char *start = at;
         size_t size = length;
-        while (size && isspace((unsigned char)*start))
-            start++, size--;
-        while (size && isspace((unsigned char)start[size - 1]))
-            size--;
+        while (size && isspace((unsigned char)*start)) start++, size--;
+        while (size && isspace((unsigned char)start[size - 1])) size--;
         int device = -1, kind = size >= 4 && strncasecmp(start, "GPU-", 4) == 0 ? 2 : 1;
         if (form && kind != form) break;
         form = kind;
@@ -130,7 +127,8 @@ static CUresult initialise(void) {
     CUresult result = choose_devices();
     if (result) return result;
     if (!arena.bytes && arena_open(hl_node.memory_fd, hl_node.memory_bytes, hl_node.header->device_count)) {
-        fprintf(stderr, "hooklab fake driver: cannot map %llu bytes of device memory\n", (unsigned long long)hl_node.memory_bytes);
+        fprintf(stderr, "hooklab fake driver: cannot map %llu bytes of device memory\n",
+                (unsigned long long)hl_node.memory_bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     hl_latency(fake.visible[0].physical, HL_LATENCY_INIT);

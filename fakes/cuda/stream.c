@@ -62,8 +62,8 @@ int stream_idle(const struct stream *s) {
 
 void stream_work(struct stream *s, uint64_t end_ns) {
     uint64_t seen = __atomic_load_n(&s->end_ns, __ATOMIC_RELAXED);
-    while (seen < end_ns && !__atomic_compare_exchange_n(&s->end_ns, &seen, end_ns, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-    }
+    while (seen < end_ns &&
+           !__atomic_compare_exchange_n(&s->end_ns, &seen, end_ns, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
 }
 
 void context_wait(struct ctx *ctx) {
@@ -97,8 +97,9 @@ static CUresult create(CUstream *out, unsigned flags, int priority) {
     *out = (CUstream)(void *)s;
     return CUDA_SUCCESS;
 }
-ENTRY(cuStreamCreate, (CUstream *stream, unsigned int flags), create(stream, flags, 0))
-ENTRY(cuStreamCreateWithPriority, (CUstream *stream, unsigned int flags, int priority), create(stream, flags, priority))
+ENTRY(cuStreamCreate, (CUstream * stream, unsigned int flags), create(stream, flags, 0))
+ENTRY(cuStreamCreateWithPriority, (CUstream * stream, unsigned int flags, int priority),
+      create(stream, flags, priority))
 
 static CUresult destroy(CUstream handle) {
     CUresult result = need_init();
@@ -108,8 +109,7 @@ static CUresult destroy(CUstream handle) {
     stream_wait(s); /* the real call returns at once and lets the work finish; nothing can tell the two apart here */
     fake_lock();
     struct stream **link = &s->ctx->streams;
-    while (*link && *link != s)
-        link = &(*link)->next;
+    while (*link && *link != s) link = &(*link)->next;
     if (*link) *link = s->next;
     s->magic = MAGIC_DEAD;
     fake_unlock();
@@ -146,7 +146,7 @@ static CUresult synchronize(CUstream handle, int default_stream) {
 }
 PAIR(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream), synchronize(stream, DEFAULT_STREAM))
 
-#define GETTER(FUNCTION, TYPE, VALUE)                                                                                 \
+#define GETTER(FUNCTION, TYPE, VALUE)                                                                                  \
     static CUresult FUNCTION(CUstream handle, int default_stream, TYPE *out) {                                         \
         struct ctx *ctx;                                                                                               \
         struct stream *s;                                                                                              \
@@ -163,11 +163,14 @@ GETTER(get_ctx, CUcontext, (void *)s->ctx)
 GETTER(get_device, CUdevice, ordinal_of(s->ctx->device))
 GETTER(capture_status, CUstreamCaptureStatus, CU_STREAM_CAPTURE_STATUS_NONE)
 
-PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int *out), get_flags(stream, DEFAULT_STREAM, out))
-PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int *out), get_priority(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int *out),
+     get_flags(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int *out),
+     get_priority(stream, DEFAULT_STREAM, out))
 PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long *out), get_id(stream, DEFAULT_STREAM, out))
 PAIR(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream stream, CUcontext *out), get_ctx(stream, DEFAULT_STREAM, out))
-PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream stream, CUdevice *out), get_device(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream stream, CUdevice *out),
+     get_device(stream, DEFAULT_STREAM, out))
 
 static CUresult get_ctx_v2(CUstream handle, int default_stream, CUcontext *ctx, CUgreenCtx *green) {
     CUresult result = get_ctx(handle, default_stream, ctx);
@@ -178,15 +181,17 @@ PAIR(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz, (CUstream stream, CUcontext *ctx
      get_ctx_v2(stream, DEFAULT_STREAM, ctx, green))
 
 /* Capture cannot begin on a fake yet, so no stream is ever capturing; the id is left alone, as measured. */
-PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *out), capture_status(stream, DEFAULT_STREAM, out))
+PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *out),
+     capture_status(stream, DEFAULT_STREAM, out))
 PAIR(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz, (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id),
      ((void)id, capture_status(stream, DEFAULT_STREAM, out)))
 PAIR(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
-     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes, size_t *count),
+     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+      size_t *count),
      ((void)id, (void)graph, (void)nodes, (void)count, capture_status(stream, DEFAULT_STREAM, out)))
 PAIR(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
-     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes, const CUgraphEdgeData **edges,
-      size_t *count),
+     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+      const CUgraphEdgeData **edges, size_t *count),
      ((void)id, (void)graph, (void)nodes, (void)edges, (void)count, capture_status(stream, DEFAULT_STREAM, out)))
 
 static CUresult exchange_mode(CUstreamCaptureMode *mode) {
@@ -200,7 +205,7 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode) {
     *mode = old;
     return CUDA_SUCCESS;
 }
-ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), exchange_mode(mode))
+ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange_mode(mode))
 
 static CUresult attach_memory(CUdeviceptr at, size_t bytes, unsigned flags, CUstream handle, int default_stream) {
     struct ctx *ctx;
@@ -214,7 +219,8 @@ static CUresult attach_memory(CUdeviceptr at, size_t bytes, unsigned flags, CUst
     fake_unlock();
     return fits && (flags == 1 || flags == 2 || flags == 4) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-PAIR(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz, (CUstream stream, CUdeviceptr at, size_t bytes, unsigned int flags),
+PAIR(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz,
+     (CUstream stream, CUdeviceptr at, size_t bytes, unsigned int flags),
      attach_memory(at, bytes, flags, stream, DEFAULT_STREAM))
 
 /* ---- events ----------------------------------------------------------------------------------------------- */
@@ -234,7 +240,8 @@ static CUresult event_create(CUevent *out, unsigned flags) {
     struct ctx *ctx;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
-    if (!out || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
+        return CUDA_ERROR_INVALID_VALUE;
     struct event *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     e->magic = MAGIC_EVENT;
@@ -243,7 +250,7 @@ static CUresult event_create(CUevent *out, unsigned flags) {
     *out = (CUevent)(void *)e;
     return CUDA_SUCCESS;
 }
-ENTRY(cuEventCreate, (CUevent *event, unsigned int flags), event_create(event, flags))
+ENTRY(cuEventCreate, (CUevent * event, unsigned int flags), event_create(event, flags))
 
 static CUresult event_destroy(CUevent handle) {
     struct event *e;
@@ -257,7 +264,8 @@ ENTRY(cuEventDestroy_v2, (CUevent event), event_destroy(event))
 
 static int event_done(const struct event *e) {
     uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
-    return !at || (hl_now_ns() >= at && !(e->stream && e->stream->magic == MAGIC_STREAM && __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
+    return !at || (hl_now_ns() >= at && !(e->stream && e->stream->magic == MAGIC_STREAM &&
+                                          __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
 }
 
 static CUresult event_record(CUevent handle, CUstream stream, unsigned flags, int default_stream) {
@@ -274,7 +282,8 @@ static CUresult event_record(CUevent handle, CUstream stream, unsigned flags, in
     __atomic_store_n(&e->time_ns, end > now ? end : now, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
-PAIR(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream), event_record(event, stream, 0, DEFAULT_STREAM))
+PAIR(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream),
+     event_record(event, stream, 0, DEFAULT_STREAM))
 PAIR(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned int flags),
      event_record(event, stream, flags, DEFAULT_STREAM))
 
@@ -304,7 +313,8 @@ static CUresult event_elapsed(float *out, CUevent from, CUevent to) {
     CUresult result = event_of(from, &a);
     if (result == CUDA_SUCCESS) result = event_of(to, &b);
     if (result) return result;
-    if (!out || !a->time_ns || !b->time_ns || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!out || !a->time_ns || !b->time_ns || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!event_done(a) || !event_done(b)) return CUDA_ERROR_NOT_READY;
     *out = (float)((double)((int64_t)b->time_ns - (int64_t)a->time_ns) / 1e6);
     return CUDA_SUCCESS;
@@ -348,17 +358,14 @@ static void *helper(void *unused) {
     (void)unused;
     for (;;) {
         pthread_mutex_lock(&job_mutex);
-        while (!first_job)
-            pthread_cond_wait(&job_cond, &job_mutex);
+        while (!first_job) pthread_cond_wait(&job_cond, &job_mutex);
         struct job *job = first_job;
         first_job = job->next;
         if (!first_job) last_job = &first_job;
         pthread_mutex_unlock(&job_mutex);
         hl_sleep_until(job->at_ns);
-        if (job->function)
-            job->function(job->data);
-        else
-            job->callback(job->handle, CUDA_SUCCESS, job->data);
+        if (job->function) job->function(job->data);
+        else job->callback(job->handle, CUDA_SUCCESS, job->data);
         __atomic_fetch_sub(&job->stream->pending, 1, __ATOMIC_RELEASE);
         syscall(SYS_futex, &job->stream->pending, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
         free(job);
@@ -404,8 +411,10 @@ static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback call
 }
 PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream stream, CUhostFn function, void *data),
      submit(stream, function, NULL, data, DEFAULT_STREAM))
-static CUresult add_callback(CUstream stream, CUstreamCallback callback, void *data, unsigned flags, int default_stream) {
+static CUresult add_callback(CUstream stream, CUstreamCallback callback, void *data, unsigned flags,
+                             int default_stream) {
     return flags && !need_init() ? CUDA_ERROR_INVALID_VALUE : submit(stream, NULL, callback, data, default_stream);
 }
-PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz, (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags),
+PAIR(cuStreamAddCallback, cuStreamAddCallback_ptsz,
+     (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags),
      add_callback(stream, callback, data, flags, DEFAULT_STREAM))

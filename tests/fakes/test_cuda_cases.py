@@ -1,0 +1,78 @@
+"""The fake libcuda answers as the measured driver does: one test a fact.
+
+The facts and the questions are in cuda_cases.py, which asks any driver; on a machine with a GPU,
+HOOKLAB_TEST_REAL_DRIVER=1 asks the real one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lab.node.server import NodeServer
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooklab_cuda_cases", Path(__file__).with_name("cuda_cases.py"))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+cases = load()
+REAL = os.environ.get("HOOKLAB_TEST_REAL_DRIVER") == "1"
+NAMES = [name for name in cases.CASES if not (REAL and name in cases.LUCK)]
+FACTS = [(name, what) for name in NAMES for what in cases.expected(name)]
+
+
+@pytest.fixture(scope="module")
+def environment(guest_environment: Callable[..., dict[str, str]]) -> Iterator[dict[str, str]]:
+    if REAL:
+        yield dict(os.environ)
+        return
+    with NodeServer(gpus=["h200-141g"]) as node:
+        yield guest_environment(**node.environment)
+
+
+@pytest.fixture(scope="module")
+def ask(environment: dict[str, str]) -> Callable[[str], dict[str, str]]:
+    """What a case saw; each case is played once."""
+    answers: dict[str, dict[str, str]] = {}
+
+    def play(name: str) -> dict[str, str]:
+        if name not in answers:
+            answers[name] = cases.seen(name, environment)
+        return answers[name]
+
+    return play
+
+
+@pytest.mark.parametrize(("name", "what"), FACTS, ids=[f"{name}-{what}" for name, what in FACTS])
+def test_fact(name: str, what: str, ask: Callable[[str], dict[str, str]]) -> None:
+    assert ask(name).get(what) == cases.expected(name)[what]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_answer_without_a_fact(name: str, ask: Callable[[str], dict[str, str]]) -> None:
+    """A case that dies early, or says what nobody expects, is seen."""
+    assert ask(name).keys() == cases.expected(name).keys()
+
+
+def test_a_wrong_answer_is_caught(environment: dict[str, str]) -> None:
+    """The planted failure: without a node no case can pass, and the comparison must say so."""
+    if REAL:
+        environment = {**environment, "CUDA_VISIBLE_DEVICES": ""}
+    else:
+        environment = {**environment, "HOOKLAB_NODE": "/nonexistent/node.sock"}
+    answers = cases.seen("alloc", environment)
+    assert answers.get("1 B") != cases.expected("alloc")["1 B"]
+    assert "died" in answers
