@@ -39,7 +39,7 @@ from lab.spec import load_hooks
 from lab.spec.profile import LATENCIES, Profile, device_uuid, load_driver, load_profile
 
 BLOCK_BYTES = 2 << 20
-MEMORY_SLACK_BYTES = 1 << 30  # above the cards' memory: managed memory and alignment inside a process's memory file
+ADDRESS_FACTOR = 4  # a device's addresses, in its bytes: holes between allocations and managed memory need no memory
 MEET_TICK_S = 0.02  # how often waiting meetings are looked at: whether anybody can still come is not an event
 LOCK_RETRY_S = 0.001  # a holder needs well under a microsecond unless it is descheduled or stopped
 CLOSE_PATIENCE_S = 0.5
@@ -108,7 +108,9 @@ class NodeServer:
         self.directory = Path(tempfile.mkdtemp(prefix="hooklab-node-")) if directory is None else Path(directory)
         self.path = self.directory / "node"
         self.socket_path = self.directory / "node.sock"
-        self.memory_bytes = sum(gpu.cuda_total_bytes for gpu in self.profiles) + MEMORY_SLACK_BYTES
+        # The memory file is sparse and the fake driver gives each device an equal part of it.
+        largest = max((gpu.cuda_total_bytes for gpu in self.profiles), default=0)
+        self.memory_bytes = len(self.profiles) * ADDRESS_FACTOR * largest
         self._condition = threading.Condition(threading.RLock())
         self._processes: dict[int, _Process] = {}  # by slot
         self._by_pid: dict[int, _Process] = {}  # living ones

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lab.node.layout import constants, dtype, open_node_file
-from lab.node.server import MEMORY_SLACK_BYTES, NodeError, NodeServer
+from lab.node.server import ADDRESS_FACTOR, NodeError, NodeServer
 
 MIB = 1 << 20
 SYNC = 1
@@ -46,7 +46,7 @@ def test_attach_gives_slot_host_pid_and_files(make_node: Make, join: Join) -> No
     guest = join(node, container=0, index=3)
     assert guest.host_pid == guest.pid
     assert guest.descriptors == 2
-    assert guest.memory_bytes == node.memory_bytes == 84987740160 + 15637086208 + MEMORY_SLACK_BYTES
+    assert guest.memory_bytes == node.memory_bytes == 2 * ADDRESS_FACTOR * 84987740160
     assert guest.blocks == 0, "the memory file must be sparse"
     (process,) = node.snapshot().processes
     assert (process.host_pid, process.container, process.index, process.slot) == (guest.pid, 0, 3, guest.slot)
@@ -272,5 +272,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "node").touch()
     with pytest.raises(NodeError, match="a node file is there already"):
         NodeServer(directory=tmp_path).start()
+    with pytest.raises(NodeError, match="17 GPUs: a node has 1 to 16"):
+        NodeServer(gpus=["t4-16g"] * 17, directory=tmp_path / "crowd").start()
     with pytest.raises(NodeError, match="latency 'warp' is unknown"):
         NodeServer(latencies={"warp": 1}, directory=tmp_path / "other").start()
