@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,6 +114,12 @@ static void fill(struct hl_region *region, const struct hl_region_new *fresh, ui
 
 /* Allocates and zeroes: what a killed maker left in it does not count. */
 static int make_room(struct hl_region *region, const char *path, char *why) {
+    struct rlimit files;
+    if (!getrlimit(RLIMIT_FSIZE, &files) && files.rlim_cur < REGION_BYTES) /* growing a file beyond it is a signal */
+        return refuse(why, -EFBIG,
+                      "%s: the region cannot be made: this process may write files of %llu bytes only and it "
+                      "needs %zu; raise ulimit -f",
+                      path, (unsigned long long)files.rlim_cur, REGION_BYTES);
     if (ftruncate(region->fd, 0) || ftruncate(region->fd, (off_t)REGION_BYTES)) {
         int problem = errno;
         return refuse(why, -problem, "%s: the region cannot be made: %s; give a path on a writable file system", path,
@@ -211,16 +218,29 @@ static int open_private(struct hl_region *region, const struct hl_region_new *fr
     return 0;
 }
 
+/* The path from the root: the host may change its folder before the file is opened again. */
+static int remember(struct hl_region *region, const char *path) {
+    size_t length = 0;
+    if (path[0] != '/') {
+        if (!getcwd(region->path, sizeof region->path - 1)) return -1;
+        length = strlen(region->path);
+        region->path[length++] = '/';
+    }
+    if (length + strlen(path) >= sizeof region->path) return -1;
+    strcpy(region->path + length, path);
+    return 0;
+}
+
 int hl_region_open(struct hl_region *region, const char *path, const struct hl_region_new *fresh, char *why) {
     memset(region, 0, sizeof *region);
     pthread_mutex_init(&region->local, NULL);
     region->fd = -1;
     if (!path) return open_private(region, fresh, why);
     struct stat info;
-    if (strlen(path) >= sizeof region->path)
-        return refuse(why, -ENAMETOOLONG, "%.80s...: the path of the region is too long (%zu bytes)", path,
+    if (remember(region, path))
+        return refuse(why, -ENAMETOOLONG,
+                      "%.80s...: the path of the region is too long (%zu bytes) or its folder is gone", path,
                       strlen(path));
-    strcpy(region->path, path);
     int fd = open(path, O_RDWR | O_CLOEXEC); /* O_CREAT on another user's file in a sticky folder may be forbidden */
     if (fd < 0 && errno == ENOENT && fresh->create) fd = open(path, O_RDWR | O_CLOEXEC | O_CREAT, 0666);
     if (fd < 0) {

@@ -32,6 +32,8 @@ UNITS = (
     "orphan_file",
     "closed_robust",
     "closed_file",
+    "unopenable",
+    "many",
     "threads_robust",
     "threads_file",
     "threads_double_check",

@@ -9,6 +9,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 static char region_path[512];
@@ -300,8 +302,13 @@ static void orphan_file(void) { orphan(0); }
 /* ---- a host that closes everything ---- */
 
 static void closed_descriptors(int robust) {
-    struct hl_ledger_config config = kit_config(region_path, robust, 100 * MIB);
+    char folder[512];
+    snprintf(folder, sizeof folder, "%s", region_path);
+    *strrchr(folder, '/') = 0;
+    CHECK(!chdir(folder));
+    struct hl_ledger_config config = kit_config("region", robust, 100 * MIB); /* from there */
     kit_open(&config);
+    CHECK(!chdir("/"));
     CHECK(!kit_take(0, 40 * MIB, 0x1000, 1));
     CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
     EQUAL(kit_take(0, 61 * MIB, 0x2000, 1), 2); /* asks about others: needs a descriptor again */
@@ -318,6 +325,54 @@ static void closed_descriptors(int robust) {
 
 static void closed_robust(void) { closed_descriptors(1); }
 static void closed_file(void) { closed_descriptors(0); }
+
+/* ---- what cannot be opened: one line, no signal, no exit ---- */
+
+static void refused(int expected, const char *part) {
+    struct hl_ledger_config config = kit_config(region_path, 1, 0);
+    const char *why = "";
+    errno = 77;
+    EQUAL(-hl_ledger_open(&config, &why), expected);
+    EQUAL(errno, 77);
+    CHECK(!strncmp(why, region_path, strlen(region_path) < 60 ? strlen(region_path) : 60));
+    CHECK(strstr(why, part) && !strchr(why, '\n'));
+    EQUAL(hl_ledger_is_open(), 0);
+    EQUAL(hl_ledger_used(0), 0);
+    EQUAL(kit_take(0, 1, 0x1000, 1), 304);
+}
+
+static void unopenable(void) {
+    struct rlimit small = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY}, before;
+    CHECK(!getrlimit(RLIMIT_FSIZE, &before) && !setrlimit(RLIMIT_FSIZE, &small));
+    refused(EFBIG, "ulimit -f");
+    CHECK(!setrlimit(RLIMIT_FSIZE, &before) && !unlink(region_path) && !mkdir(region_path, 0700));
+    refused(EISDIR, "directory");
+    CHECK(!rmdir(region_path) && !mkfifo(region_path, 0600));
+    refused(EPROTO, "not a regular file");
+    CHECK(!unlink(region_path) && !symlink(region_path, region_path));
+    refused(ELOOP, "symbolic links");
+    CHECK(!unlink(region_path));
+    strcat(region_path, "/none");
+    refused(ENOENT, "existing folder");
+    memset(region_path + 1, 'x', sizeof region_path - 2);
+    refused(ENAMETOOLONG, "too long");
+    *strrchr(region_path, 'x') = 0;
+}
+
+/* ---- many allocations: nothing is quadratic (a test that takes minutes is noticed) ---- */
+
+static void many(void) {
+    struct hl_ledger_config config = kit_config(region_path, 1, 0);
+    kit_open(&config);
+    const uint64_t count = 300000;
+    for (uint64_t i = 0; i < count; i++) CHECK(!kit_take(0, 512, 0x7f0000000000 + i * 512, i % 2));
+    EQUAL(hl_ledger_release_context(0), count / 2 * 512); /* every second one of a full table */
+    for (uint64_t i = 0; i < count; i += 2) CHECK(!kit_take(1, 512, 0x7f0000000000 + i * 512, 1000 + i));
+    for (uint64_t i = 0; i < count; i += 2) EQUAL(hl_ledger_release_context(1000 + i), 512); /* a context each */
+    EQUAL(hl_ledger_release_context(1), count / 2 * 512);
+    EQUAL(hl_ledger_live(), 0);
+    EQUAL(hl_ledger_used(0) + hl_ledger_used(1), 0);
+}
 
 /* ---- threads ---- */
 
@@ -415,6 +470,8 @@ static const struct {
     {"orphan_file", orphan_file},
     {"closed_robust", closed_robust},
     {"closed_file", closed_file},
+    {"unopenable", unopenable},
+    {"many", many},
     {"threads_robust", threads_robust},
     {"threads_file", threads_file},
     {"threads_double_check", threads_double_check},
