@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +118,7 @@ class Container:
                 )
             finally:
                 os.close(writing)
-            answers = report.read().decode(errors="replace").splitlines()  # ends when both processes closed it
+            answers = _read_all(report.fileno(), _START_PATIENCE_S).splitlines()  # ends when both processes closed it
         for line in answers:
             words = line.split(" ", 1)
             if words[0] == "error":
@@ -127,7 +129,7 @@ class Container:
                 self.init, self._user = int(number), mode == "user"
         if "ready" not in answers:
             self.stop()
-            raise GuestError(f"container {layout.name}: hooklab-box ended without a word")
+            raise GuestError(f"container {layout.name}: hooklab-box did not get ready in {_START_PATIENCE_S:g} s")
 
     def enter_arguments(self) -> list[str]:
         """Arguments of ``hooklab-box enter`` that lead into this container."""
@@ -185,6 +187,17 @@ class Container:
             yield f"bind {quote(str(preload))} /etc/ld.so.preload ro"
         if layout.cache is not None and os.path.exists("/etc/ld.so.cache"):
             yield f"bind {quote(str(layout.cache))} /etc/ld.so.cache ro"
+
+
+def _read_all(descriptor: int, patience_s: float) -> str:
+    """What comes until the other end is closed or the time is over."""
+    found, deadline = b"", time.monotonic() + patience_s
+    while (left := deadline - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
+        part = os.read(descriptor, 65536)
+        if not part:
+            break
+        found += part
+    return found.decode(errors="replace")
 
 
 def loader_cache(scratch: Path, driver: Path) -> Path | None:
