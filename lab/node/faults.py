@@ -29,6 +29,7 @@ class Fault:
 
     ``call`` counts from 1, by process unless ``scope`` says otherwise; ``mode``: only that call, every multiple of it,
     or that and all later ones. ``process`` and ``container`` restrict whom it applies to (indices in the run).
+    ``patience_s``: how long all who could still come to a MEET must have been at rest until they count as held up.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Fault:
     signal: int = int(signals.SIGKILL)
     meet: int = 0
     when: When = "before"
+    patience_s: float = 5.0
 
     def check(self) -> None:
         """:class:`FaultError` when the fault could never do what it says."""
@@ -86,12 +88,14 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A process as a MEET sees it. ``calls`` = its calls of the function so far (0 before it attached)."""
+    """A process as a MEET sees it. ``calls`` = its calls of the function so far (0 before it attached); ``pid`` is the
+    host's, 0 before it attached."""
 
     process: int
     container: int
     calls: int
     waiting: bool
+    pid: int = 0
 
 
 def applies(fault: Fault, candidate: Candidate) -> bool:

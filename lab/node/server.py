@@ -649,6 +649,7 @@ class NodeServer:
                     container=int(record["container"]),
                     calls=int(self.file.process_calls[process.slot, name]),
                     waiting=waiting,
+                    pid=process.pid,
                 )
             )
         for expected in self._expected.values():
