@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -50,6 +51,7 @@ class GuestProcess:
     ) -> None:
         self.pid, self.stdin, self.stdout = nest.spawn(node.socket_path, container, index, kind)
         self.refused = 0
+        self.heard = b""
         self.read_attached()
 
     def read_attached(self) -> None:
@@ -66,7 +68,16 @@ class GuestProcess:
         self.stdin.write(" ".join(map(str, words)) + "\n")
 
     def hear(self) -> str:
-        return self.stdout.readline().strip()
+        """The next line; a guest that says nothing for a minute fails the test instead of hanging it."""
+        while b"\n" not in self.heard:
+            ready, _, _ = select.select([self.stdout], [], [], 60)
+            assert ready, f"guest {self.pid} says nothing"
+            more = os.read(self.stdout.fileno(), 4096)
+            if not more:
+                return self.heard.decode()
+            self.heard += more
+        line, _, self.heard = self.heard.partition(b"\n")
+        return line.decode().strip()
 
     def ask(self, *words: object) -> str:
         self.say(*words)

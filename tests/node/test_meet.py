@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 
 from lab.node.faults import Candidate, Fault, FaultError, may_arrive, must_open
 from lab.node.server import NodeServer
+from lab.node.stillness import Rest, Stillness, look
 
 Make = Callable[..., NodeServer]
 Join = Callable[..., object]
@@ -18,6 +23,7 @@ NAME = "nvmlInit_v2"  # any function with a body
 
 
 def meet(count: int = 2, **options: object) -> Fault:
+    options.setdefault("patience_s", 3600.0)  # only the tests of patience run out of it
     return Fault(name=NAME, action="meet", meet=count, **options)
 
 
@@ -132,6 +138,71 @@ def test_a_later_meeting_in_the_same_place_is_a_new_one(make_node: Make, join: J
         assert first.ask("meet", fault) == "meeting"
         assert second.ask("meet", fault) == "meeting"
         assert (first.hear(), second.hear()) == ("met", "met")
+
+
+def test_who_sleeps_behind_a_lock_is_not_waited_for(make_node: Make, join: Join) -> None:
+    """As under an interposer that keeps its lock across the driver call: one can only come after the other left."""
+    node = make_node()
+    fault = node.plan(meet(patience_s=0.1))
+    first, second = join(node, index=0), join(node, index=1)
+    enter(first, fault)
+    assert first.hear() == "met"
+    assert node.met_short(fault) == 1
+    assert second.ask("take", 0, 1, 1) == "took 0", "it lives"
+
+
+def test_who_works_is_waited_for(make_node: Make, join: Join, churn: Path) -> None:
+    node = make_node()
+    fault = node.plan(meet(patience_s=0.0))
+    first, second = join(node, index=0), join(node, index=1)
+    assert second.ask("churn", churn) == "churning"
+    enter(first, fault)
+    wait_arrived(node, fault, 1)
+    for _ in range(20):
+        review(node)
+    assert node.file.faults[fault]["open"] == 0
+    second.kill()
+    assert first.hear() == "met"
+
+
+def test_modelled_driver_work_is_no_rest(make_node: Make, join: Join) -> None:
+    node = make_node()
+    node.file.devices[0]["init_busy_until"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + 3_600_000_000_000
+    fault = node.plan(meet(patience_s=0.0))
+    first, _ = join(node, index=0), join(node, index=1)
+    enter(first, fault)
+    wait_arrived(node, fault, 1)
+    for _ in range(5):
+        review(node)
+    assert node.file.faults[fault]["open"] == 0
+    node.file.devices[0]["init_busy_until"] = 0
+    assert first.hear() == "met"
+
+
+def test_stillness_needs_the_whole_patience() -> None:
+    watch = Stillness(2.0)
+    asleep, later, awake = Rest(True, 7), Rest(True, 8), Rest(False, 8)
+    assert not watch.lasts("a", [asleep], 10.0)
+    assert not watch.lasts("a", [asleep], 11.9)
+    assert watch.lasts("a", [asleep], 12.0)
+    assert not watch.lasts("a", [later], 12.1), "it used the processor"
+    assert watch.lasts("a", [later], 14.1)
+    assert not watch.lasts("b", [later], 14.2), "somebody else waits now"
+    assert not watch.lasts("b", [later, awake], 20.0)
+    assert not watch.lasts("b", [later, awake], 30.0)
+
+
+def test_looking_at_processes(make_node: Make, join: Join, churn: Path) -> None:
+    node = make_node()
+    busy = join(node)
+    assert busy.ask("churn", churn) == "churning"
+    before = look(busy.pid)
+    while look(busy.pid).ticks == before.ticks:
+        pass
+    assert not look(busy.pid).asleep
+    os.kill(busy.pid, signal.SIGSTOP)
+    assert not look(busy.pid).asleep, "a stopped process was stopped by somebody who may let it go on"
+    assert look(1 << 22) == Rest(False, 0)
 
 
 candidates = st.lists(
