@@ -1,0 +1,59 @@
+"""The allocator under threads and deaths: right bytes, nothing shared, nothing lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.node.server import NodeServer
+
+HERE = Path(__file__).parent
+CONTEXT = 436_207_616
+pytestmark = pytest.mark.sanitize
+
+
+@pytest.fixture(scope="module")
+def stress(compile_c: Callable[..., Path], native: Path) -> Path:
+    return compile_c(HERE / "stress.c", str(native / "fake" / "libcuda.so.1"), name="stress")
+
+
+def test_threads_share_nothing_and_lose_nothing(
+    node: NodeServer, stress: Path, guest_environment: Callable[..., dict[str, str]], seed: int
+) -> None:
+    environment = guest_environment(**node.environment)
+    done = subprocess.run([stress, "1500", str(seed)], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    # Alone on the card the answer is exact: bytes used before equal those after.
+    assert done.stdout.split() == ["6000", "0", "0", "0"], done.stderr
+    node.wait_live(0)
+    assert node.snapshot().devices[0].used == 0
+
+
+def test_neighbours_and_the_killed(
+    node: NodeServer, stress: Path, guest_environment: Callable[..., dict[str, str]], seed: int
+) -> None:
+    """Four processes on a card, two of them killed in the middle: the others go on, and every byte comes back."""
+    environment = guest_environment(**node.environment)
+    processes = [
+        subprocess.Popen(
+            [stress, "800", str(seed + i), *(["300"] if i % 2 else [])],
+            env={**environment, "HOOKLAB_PROCESS": str(i), "HOOKLAB_CONTAINER": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(4)
+    ]
+    for i, process in enumerate(processes):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == (-signal.SIGKILL if i % 2 else 0), err
+        assert i % 2 or out.split()[2] == "0", err
+    node.wait_live(0)
+    snapshot = node.snapshot()
+    assert snapshot.devices[0].used == 0
+    assert snapshot.containers[0].used[0] == 0
+    assert CONTEXT < snapshot.devices[0].peak <= snapshot.devices[0].total_bytes
