@@ -265,3 +265,13 @@ NVML_BODY(nvmlDeviceGetFieldValues, (nvmlDevice_t handle, int count, nvmlFieldVa
     for (int i = 0; i < count; i++) values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
+
+/* Driver models are Windows': the real library says so on Linux. */
+#define DRIVER_MODEL(name)                                                                                             \
+    NVML_BODY(name, (nvmlDevice_t handle, nvmlDriverModel_t * now, nvmlDriverModel_t * pending),                       \
+              (handle, now, pending)) {                                                                                \
+        NVML_DEVICE(device, handle);                                                                                   \
+        return now && pending ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;                                \
+    }
+DRIVER_MODEL(nvmlDeviceGetDriverModel)
+DRIVER_MODEL(nvmlDeviceGetDriverModel_v2)
