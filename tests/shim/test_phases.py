@@ -145,3 +145,9 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", sys.argv[0], again])
 def test_a_wrong_order_is_seen(wrong: list[str]) -> None:
     assert problems([(1, name) for name in ORDER]) == []
     assert problems([(1, name) for name in wrong])
+
+
+def test_forks_among_busy_threads(lab, compile_c: Callable[..., Path], native: Path) -> None:
+    forks = compile_c(HOSTS / "forks.c", f"-L{native}/fake", "-l:libcuda.so.1", name="forks")
+    ended = lab.run([forks], **LIMIT)
+    assert (ended.status, ended.said, ended.err) == (0, [[40, 0, 512 << 20]], "")
