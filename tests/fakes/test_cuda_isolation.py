@@ -34,7 +34,8 @@ stream = pointer()
 p = u64()
 tell(call("cuStreamCreate", at(stream), 0), call("cuMemAllocAsync", at(p), size(100), stream),
      call("cuMemcpyHtoDAsync_v2", p, b"x" * 100, size(100), stream), call("cuMemFreeAsync", p, stream),
-     call("cuStreamQuery", stream), call("cuMemAllocManaged", at(p), size(100), 1), call("cuDevicePrimaryCtxReset_v2", 0))
+     call("cuStreamQuery", stream), call("cuMemAllocManaged", at(p), size(100), 1))
+tell(call("cuDevicePrimaryCtxReset_v2", 0))
 function = pointer()
 tell(call("cuMemHostAlloc", at(function), size(64), 0))
 """
@@ -84,7 +85,7 @@ def test_an_interposer_sees_only_what_the_program_calls(
 ) -> None:
     trap = compile_c(TRAP, "-shared", "-fPIC", name="trap.so")
     status, told, err = guest(node, PROGRAM, trap).end()
-    assert (status, told) == (0, [[0, 0, 0, 0, 0, 0, 0], [709]]), err
+    assert (status, told) == (0, [[0, 0, 0, 0, 0, 0], [0], [709]]), err
 
 
 def test_the_trap_closes(node: NodeServer, guest: Callable[..., Any], compile_c: Callable[..., Path]) -> None:
