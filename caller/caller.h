@@ -16,12 +16,13 @@
     X(cuDriverGetVersion)                                                                                              \
     X(cuDeviceGetCount)                                                                                                \
     X(cuDeviceGet)                                                                                                     \
-    X(cuDeviceTotalMem_v2) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2)   \
-        X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2)           \
-            X(cuCtxSynchronize) X(cuMemGetInfo_v2) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2)         \
-                X(cuMemAllocAsync) X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2)             \
-                    X(cuMemcpyDtoD_v2) X(cuMemsetD8_v2) X(cuMemsetD32_v2) X(cuModuleLoadData) X(cuModuleUnload)        \
-                        X(cuModuleGetFunction) X(cuLaunchKernel) X(cuStreamSynchronize)
+    X(cuDeviceTotalMem_v2)                                                                                             \
+    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2)        \
+        X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuCtxSynchronize)         \
+            X(cuMemGetInfo_v2) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2) X(cuMemAllocAsync)          \
+                X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2)             \
+                    X(cuMemsetD8_v2) X(cuMemsetD32_v2) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)    \
+                        X(cuLaunchKernel) X(cuStreamSynchronize)
 #define CALLER_NVML(X)                                                                                                 \
     X(nvmlInit_v2)                                                                                                     \
     X(nvmlShutdown)                                                                                                    \
@@ -38,7 +39,7 @@ struct how {                    /* how a step finds its functions */
     uint8_t route;              /* HL_ROUTE_* */
     int version;                /* for getproc: the version asked, 0 = a modern one that has the same ABI */
     uint64_t flags;             /* for getproc */
-    const char *symbol_version; /* for dlvsym; NULL = the tag that the driver's libraries use */
+    const char *symbol_version; /* for dlvsym; NULL = the usual way, see by_dlvsym */
 };
 
 struct outcome { /* what STEP_END says */

@@ -69,7 +69,6 @@ void how_of(const struct step *step, const struct program *program, struct how *
     }
 }
 
-/* The library of a name; the driver's libraries use it as the version tag of their symbols too. */
 static const char *soname(const char *name) {
     return strncmp(name, "nvml", 4) == 0 ? "libnvidia-ml.so.1" : "libcuda.so.1";
 }
@@ -132,13 +131,26 @@ static void *by_resolver(enum caller_call call, const struct how *how) {
     return resolve(bases[id].base, version, how, &pointer, &status) == CUDA_SUCCESS ? pointer : NULL;
 }
 
+typedef void *(*dlsym_function)(void *, const char *);
+
+/* A driver's symbols have no version tags, so that dlvsym never finds them. What programs use it for is to get libc's
+ * own dlsym by its tag, past anybody's hook, and to look the driver up with that. A step that names a tag of its own
+ * asks for the driver's symbol with it. */
+static void *by_dlvsym(void *handle, const char *name, const struct how *how) {
+    static const char *const tags[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+    void *found = NULL;
+    if (!handle) return NULL;
+    if (how->symbol_version) return dlvsym(handle, name, how->symbol_version);
+    for (size_t i = 0; !found && i < sizeof tags / sizeof *tags; i++) found = dlvsym(RTLD_NEXT, "dlsym", tags[i]);
+    return found ? ((dlsym_function)found)(handle, name) : NULL;
+}
+
 static void *by_name(const char *name, const struct how *how) {
     void *handle = library(name); /* also makes the library visible to the two handle-less lookups */
     switch (how->route) {
     case HL_ROUTE_DEFAULT: return dlsym(RTLD_DEFAULT, name);
     case HL_ROUTE_NEXT: return dlsym(RTLD_NEXT, name);
-    case HL_ROUTE_DLVSYM:
-        return handle ? dlvsym(handle, name, how->symbol_version ? how->symbol_version : soname(name)) : NULL;
+    case HL_ROUTE_DLVSYM: return by_dlvsym(handle, name, how);
     default: return handle ? dlsym(handle, name) : NULL;
     }
 }

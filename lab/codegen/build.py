@@ -49,8 +49,6 @@ class Target:
     generated: tuple[str, ...] = GENERATED
     soname: str = ""
     """Of a shared library; empty: a program."""
-    tagged: bool = False
-    """Symbols carry the soname as their version, as those of the real driver do: dlvsym finds nothing else."""
     export: str = ""
     """Generated version script."""
     visibility: str = "hidden"
@@ -75,7 +73,6 @@ TARGETS = (
         generated=(*GENERATED, "fake_cuda_stubs.c"),
         soname="libcuda.so.1",
         export="fake_cuda.map",
-        tagged=True,
     ),
     Target(
         "fake-nvml",
@@ -84,7 +81,6 @@ TARGETS = (
         generated=(*GENERATED, "fake_nvml_stubs.c"),
         soname="libnvidia-ml.so.1",
         export="fake_nvml.map",
-        tagged=True,
     ),
     Target(
         "preload",
@@ -209,8 +205,6 @@ class Job:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".tmp")
         kind = [*SHARED, f"-Wl,-soname,{target.soname}", f"-Wl,--version-script={self.gen / target.export}"]
-        if target.tagged:
-            kind.append("-Wl,--default-symver")
         libraries = [str(self.out / BY_NAME[name].output) for name in target.needs]
         command = [
             *self.compiler.command,

@@ -194,6 +194,11 @@ def test_other_kernels_are_said_to_be_unverifiable(play: Play) -> None:
     assert [(int(end["result"]), int(end["a"])) for end in played.ends[played.ends["step"] == 1]] == [(0, 2)] * 3
 
 
+def test_a_tag_of_its_own_is_asked_of_the_driver(play: Play) -> None:
+    played = play("lookup name=cuInit route=dlvsym symbol_version=libcuda.so.1", "lookup name=cuInit route=dlvsym")
+    assert [int(end["a"]) for end in played.ends] == [0, 1]
+
+
 CORRUPT = """
 #include <dlfcn.h>
 #include <stddef.h>

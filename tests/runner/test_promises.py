@@ -159,6 +159,32 @@ def test_a_cleared_environment_stays_under_the_limit(run: Run) -> None:
     assert report.status == "valid", [(one.check, one.subject, one.seen) for one in report.verdicts]
 
 
+ROUTES = ["link", "dlsym", "default", "next", "dlvsym", "getproc", "getproc1"]
+
+
+def test_the_limit_holds_on_every_route(run: Run) -> None:
+    steps: list[Any] = ["init"]
+    for route in ROUTES:
+        steps += [
+            {"view": {"as": f"cuda-{route}", "route": route}},
+            {"view": {"as": f"nvml-{route}", "route": route, "api": "nvml"}},
+            {"alloc": {"bytes": "1GiB", "as": f"fits-{route}", "route": route}},
+            {"alloc": {"bytes": "1GiB", "as": f"over-{route}", "route": route, "result": "oom"}},
+            {"free": {"what": f"fits-{route}", "route": route}},
+        ]
+    expect: list[Any] = [{"never_above": {"memory": "2GiB"}}]
+    expect += [{"view": {"step": f"{api}-{route}", "total": "2GiB"}} for route in ROUTES for api in ("cuda", "nvml")]
+    tree = {
+        "name": "routes",
+        "containers": {"tenant": {"limits": {"memory": "2GiB"}, "processes": [{"name": "one", "steps": steps}]}},
+        "expect": expect,
+    }
+    report = run(tree)
+    assert report.status == "valid", [(one.check, one.subject, one.seen) for one in report.verdicts]
+    bare = run({**tree, "options": {"interposer": "none"}})
+    assert {one.status for one in bare.verdicts if one.check in ("view", "never_above")} == {"invalid"}
+
+
 def test_who_cannot_come_is_not_waited_for(run: Run) -> None:
     """A meeting of two where the second waits elsewhere: at a barrier for the first, or for its turn to start."""
     step = {"alloc": {"bytes": "1MiB", "as": "x"}}
