@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,29 +13,28 @@ HOSTS = Path(__file__).parents[1] / "native" / "shim"
 LOOSE = ("-w", "-Wno-error", "-fno-builtin", "-O1")
 
 
+@pytest.fixture(scope="session")
+def variant(
+    compile_c: Callable[..., Path], generated: Path, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """`variant(*flags, replace={"file.c": other})`: the preload library built another way, under its own name."""
+
+    def build(*flags: str, replace: Mapping[str, Path] | None = None) -> Path:
+        sources = [*sorted(root.glob("shim/preload/*.[cS]")), *sorted(root.glob("shim/region/*.c"))]
+        sources += [*sorted(root.glob("shim/common/*.c")), *sorted(generated.glob("hl_*.c"))]
+        sources = [(replace or {}).get(source.name, source) for source in sources]
+        fixed = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{root}/shim/preload", "-Wl,-Bsymbolic")
+        script = f"-Wl,--version-script={generated}/preload.map"
+        library = compile_c(sources[0], *fixed, script, *flags, extra=sources[1:], name="variant_preload.so")
+        return library.rename(tmp_path_factory.mktemp("variant") / "libhooklab-preload.so")
+
+    return build
+
+
 @pytest.fixture(scope="session", params=["built", "old-libc"])
-def shim(
-    request: pytest.FixtureRequest,
-    native: Path,
-    compile_c: Callable[..., Path],
-    generated: Path,
-    root: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def shim(request: pytest.FixtureRequest, native: Path, variant: Callable[..., Path]) -> Path:
     """The preload library under test, and the same without _dl_find_object, as on C libraries before 2.35."""
-    if request.param == "built":
-        return native / "libhooklab-preload.so"
-    sources = [*sorted(root.glob("shim/preload/*.[cS]")), *sorted(root.glob("shim/region/*.c"))]
-    sources += [*sorted(root.glob("shim/common/*.c")), *sorted(generated.glob("hl_*.c"))]
-    flags = (
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-DHL_NO_FIND_OBJECT",
-        f"-Wl,--version-script={generated}/preload.map",
-    )
-    library = compile_c(sources[0], *flags, "-Wl,-Bsymbolic", extra=sources[1:], name="old_preload.so")
-    return library.rename(tmp_path_factory.mktemp("old") / "libhooklab-preload.so")
+    return native / "libhooklab-preload.so" if request.param == "built" else variant("-DHL_NO_FIND_OBJECT")
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,14 @@ def test_an_interposer_that_only_exports_names_is_seen_to_leak(
     assert "link" not in leaking
 
 
+def test_a_shim_whose_resolver_replaces_nothing_is_seen_to_leak_there(
+    run: Callable[..., list[str]], routes: Path, variant: Callable[..., Path]
+) -> None:
+    blind = variant(replace={"resolver.c": HOSTS / "blind_resolver.c"})
+    wrong = escapes(run(routes, preload=[blind]), blind.name)
+    assert {line.split()[0] for line in wrong} == RESOLVER
+
+
 def test_without_an_interposer_everything_is_the_drivers(run: Callable[..., list[str]], routes: Path) -> None:
     lines = run(routes)
     assert {line.split()[3] for line in lines} == {"libcuda.so.1", "libnvidia-ml.so.1", "-"}

@@ -34,7 +34,8 @@ int main(void) {
         pid_t child = fork();
         if (child == 0) {
             CUdeviceptr pointer = 0;
-            _exit(cuInit(0) == 3 && cuMemAlloc_v2(&pointer, 4 << 20) == 3 && cuMemGetInfo_v2(&left, &total) == 3 ? 33 : 34);
+            _exit(cuInit(0) == 3 && cuMemAlloc_v2(&pointer, 4 << 20) == 3 && cuMemGetInfo_v2(&left, &total) == 3 ? 33
+                                                                                                                 : 34);
         }
         int status = 0;
         if (child < 0 || waitpid(child, &status, 0) != child) return 4;
