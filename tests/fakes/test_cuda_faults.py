@@ -11,6 +11,7 @@ import pytest
 from lab.node.faults import Fault
 from lab.node.server import NodeServer
 
+pytestmark = pytest.mark.sanitize
 MIB = 1 << 20
 CONTEXT = 436_207_616  # of the a100 profiles
 ALLOCATE = """

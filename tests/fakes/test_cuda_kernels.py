@@ -14,6 +14,7 @@ from lab.node.server import NodeServer
 from lab.runner.recorder import Recorder
 from lab.spec import load_hooks
 
+pytestmark = pytest.mark.sanitize
 MAIL = "the little gpu man says you've got mail"
 HEAD = ".version 7.0\n.target sm_52\n.address_size 64\n"
 
