@@ -1,10 +1,11 @@
 """A process of a fake node, without any driver: speaks the node's protocol and changes its accounts as a driver would.
 
 `guest.py SOCKET CONTAINER INDEX cuda|nvml` is one such process; without arguments it is a nest that forks them on
-demand (an interpreter start each would be most of a test's time). A guest says one line a command on stdout and takes
-from stdin: `take DEVICE KIND BYTES`, `give DEVICE KIND BYTES`, `context DEVICE DELTA`, `call NAME`, `meet FAULT`,
-`tear DEVICE KIND BYTES` (leaves a change half-made, as a kill inside it would), `second cuda|nvml`, `drop`, `fork`
-(the child goes on), `exec`, `churn LIBRARY` (changes its accounts without end, to be killed in the middle).
+demand (an interpreter start each would be most of a test's time); `guest.py swarm SOCKET COUNT` is many at once.
+A guest says one line a command on stdout and takes from stdin: `take DEVICE KIND BYTES`, `give DEVICE KIND BYTES`,
+`context DEVICE DELTA`, `call NAME`, `meet FAULT`, `tear DEVICE KIND BYTES` (leaves a change half-made, as a kill inside
+it would), `second cuda|nvml`, `drop`, `fork` (the child goes on), `exec`, `churn LIBRARY` (changes its accounts without
+end, to be killed in the middle).
 """
 
 from __future__ import annotations
@@ -185,6 +186,22 @@ def nest() -> None:
         control.send(str(child).encode())
 
 
+def swarm(path: str, count: int) -> None:
+    """So many processes at once, each attached until stdin ends. Says their PIDs."""
+    children = []
+    for index in range(count):
+        child = os.fork()
+        if child == 0:
+            kept = attach(path, -1, index, "cuda")
+            os.read(0, 1)
+            del kept
+            os._exit(0)
+        children.append(child)
+    say(" ".join(map(str, children)))
+    for child in children:
+        os.waitpid(child, 0)
+
+
 def say(line: str) -> None:
     """One answer."""
     print(line, flush=True)
@@ -193,5 +210,7 @@ def say(line: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         nest()
+    elif sys.argv[1] == "swarm":
+        swarm(sys.argv[2], int(sys.argv[3]))
     else:
         serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

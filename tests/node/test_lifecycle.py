@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,27 +197,16 @@ def test_memory_comes_back_after_the_modelled_time(make_node: Make, join: Join) 
 
 def test_three_hundred_attach(make_node: Make) -> None:
     node = make_node()
-    read, write = os.pipe()
-    children = []
-    for index in range(300):
-        child = os.fork()
-        if child == 0:
-            os.close(write)
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.connect(str(node.socket_path))
-                connection.send(request(index=index))
-                socket.recv_fds(connection, 64, 2)
-                os.read(read, 1)  # until the test closes its end
-            os._exit(0)
-        children.append(child)
-    node.wait_attached(300)
-    processes = node.snapshot().processes
-    assert sorted(process.host_pid for process in processes) == sorted(children)
-    assert sorted(process.index for process in processes) == list(range(300))
-    os.close(write)
-    os.close(read)
-    for child in children:
-        os.waitpid(child, 0)
+    pipe = subprocess.PIPE
+    command = [sys.executable, str(Path(__file__).with_name("guest.py")), "swarm", str(node.socket_path), "300"]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as swarm:
+        assert swarm.stdout
+        children = sorted(map(int, swarm.stdout.readline().split()))
+        node.wait_attached(300)
+        processes = node.snapshot().processes
+        assert sorted(process.host_pid for process in processes) == children
+        assert sorted(process.index for process in processes) == list(range(300))
+        swarm.communicate(timeout=60)
     node.wait_live(0)
 
 
