@@ -6,7 +6,7 @@
  * may be, and their addresses handed to somebody else. */
 #include "preload.h"
 
-#include "elf.h"
+#include "tables.h"
 
 #include <string.h>
 

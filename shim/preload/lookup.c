@@ -6,7 +6,7 @@
  * nothing, takes no lock of ours and opens no library, so it is safe before anything is initialised. */
 #include "preload.h"
 
-#include "elf.h"
+#include "tables.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * that race write the same pointers, and `ready` is published after the last of them. */
 #include "preload.h"
 
-#include "elf.h"
+#include "tables.h"
 
 #include <dlfcn.h>
 #include <errno.h>

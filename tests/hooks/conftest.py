@@ -23,7 +23,7 @@ def variant(
         sources = [*sorted(root.glob("shim/preload/*.[cS]")), *sorted(root.glob("shim/region/*.c"))]
         sources += [*sorted(root.glob("shim/common/*.c")), *sorted(generated.glob("hl_*.c"))]
         sources = [(replace or {}).get(source.name, source) for source in sources]
-        fixed = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{root}/shim/preload", "-Wl,-Bsymbolic")
+        fixed = ("-shared", "-fPIC", "-fvisibility=hidden", f"-iquote{root}/shim/preload", "-Wl,-Bsymbolic")
         script = f"-Wl,--version-script={generated}/preload.map"
         library = compile_c(sources[0], *fixed, script, *flags, extra=sources[1:], name="variant_preload.so")
         return library.rename(tmp_path_factory.mktemp("variant") / "libhooklab-preload.so")

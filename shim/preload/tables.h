@@ -1,6 +1,6 @@
 /* The symbol tables of an object that is already mapped, read without the loader: no lock, no allocation. */
-#ifndef HOOKLAB_ELF_H
-#define HOOKLAB_ELF_H
+#ifndef HOOKLAB_TABLES_H
+#define HOOKLAB_TABLES_H
 #include <link.h>
 #include <stddef.h>
 #include <stdint.h>

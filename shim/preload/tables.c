@@ -1,8 +1,8 @@
-/* Symbol lookup in a mapped object's own tables (see elf.h).
+/* Symbol lookup in a mapped object's own tables (see tables.h).
  *
  * Invariants: only memory of the object itself is read, and it stays mapped because the caller holds it (libc and the
  * drivers are never unloaded once found, other objects are read inside the loader's own iteration). Nothing is written. */
-#include "elf.h"
+#include "tables.h"
 
 /* glibc relocates d_ptr in place on x86_64 and aarch64, except in objects it maps read-only (the vDSO). */
 static HL_EARLY const void *at(ElfW(Addr) base, ElfW(Addr) value) {
