@@ -55,6 +55,9 @@ class Target:
     needs: tuple[str, ...] = ()
     """Targets whose outputs it is linked against."""
     flags: tuple[str, ...] = field(default=())
+    early: tuple[str, ...] = ()
+    """Names of sources without sanitizers: what runs when AddressSanitizer's runtime, which calls dlsym to start, is
+    not up yet."""
 
 
 TARGETS = (
@@ -88,6 +91,7 @@ TARGETS = (
         ("shim/preload/*.c", "shim/preload/*.S", "shim/region/*.c", "shim/common/*.c"),
         soname="libhooklab-preload.so",
         export="preload.map",
+        early=("caller", "elf", "guard", "hl_names", "lookup", "real"),
     ),
     Target(
         "engine",
@@ -185,7 +189,11 @@ class Job:
     def objects(self, target: Target, sources: Iterable[Path], extra: Iterable[str] = ()) -> list[Path]:
         named = [(path, "-".join(path.relative_to(self.root).with_suffix("").parts)) for path in sources]
         named += [(self.gen / name, f"gen-{Path(name).stem}") for name in target.generated]
-        return cc.compile_all(self.compiler, named, [*self.flags(target), *extra], self.temp / target.name)
+        flags, folder = [*self.flags(target), *extra], self.temp / target.name
+        early = [item for item in named if item[0].stem in target.early]
+        late = [item for item in named if item not in early]
+        objects = cc.compile_all(self.compiler, late, [*flags, *self.sanitizer], folder)
+        return objects + cc.compile_all(self.compiler, early, flags, folder)
 
     def flags(self, target: Target) -> list[str]:
         includes = [f"-I{self.gen}", *(f"-I{self.root / name}" for name in INCLUDES)]
@@ -197,7 +205,6 @@ class Job:
             *includes,
             *vendor,
             *target.flags,
-            *self.sanitizer,
         ]
 
     def link(self, target: Target, objects: Sequence[Path], extra: Sequence[str] = ()) -> Path:
