@@ -22,7 +22,7 @@ import numpy as np
 
 from lab import native
 from lab.node.layout import NodeFile, Words, constants, dtype
-from lab.spec import load_hooks
+from lab.spec import load_hooks, load_layout
 
 
 def attach(path: str, container: int, index: int, kind: str) -> tuple[socket.socket, np.void, list[int]]:
@@ -162,8 +162,17 @@ def join(path: str, container: int, index: int, kind: str) -> Guest:
     return guest
 
 
+def warm() -> None:
+    """Read the specs once, before the children are made: each of them would."""
+    load_hooks()
+    constants()
+    for struct in load_layout("node").structs:
+        dtype(struct)
+
+
 def nest() -> None:
     """Fork guests on demand: a message brings the arguments and the child's stdin and stdout."""
+    warm()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=0)
     while True:
@@ -188,6 +197,7 @@ def nest() -> None:
 
 def swarm(path: str, count: int) -> None:
     """So many processes at once, each attached until stdin ends. Says their PIDs."""
+    warm()
     children = []
     for index in range(count):
         child = os.fork()
