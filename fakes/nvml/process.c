@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,22 +16,23 @@ struct user {
     uint64_t bytes;
 };
 
-/* Fills at most `room` users of a device, in order of attaching slots; returns how many there are. */
-static unsigned users(uint32_t index, struct user *out, unsigned room) {
-    unsigned found = 0;
+/* The users of a device, in order of their slots: *out (free it) and their number; -1 without memory. */
+static int users(uint32_t index, struct user **out) {
+    int found = 0;
+    struct user *list = malloc(hl_node.header->process_capacity * sizeof *list);
+    *out = list;
+    if (!list) return -1;
     for (uint32_t slot = 0; slot < hl_node.header->process_capacity; slot++) {
         struct hl_node_process *process = &hl_node.processes[slot];
         if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_FREE) continue;
         struct hl_node_process_device *held = &process->device[index];
         uint32_t contexts = __atomic_load_n(&held->context_count, __ATOMIC_ACQUIRE);
         if (contexts == 0) continue;
-        if (found < room) {
-            int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra;
-            for (int kind = 0; kind < HL_KINDS; kind++)
-                bytes += (int64_t)__atomic_load_n(&held->bytes[kind], __ATOMIC_RELAXED);
-            out[found].pid = process->host_pid;
-            out[found].bytes = bytes > 0 ? (uint64_t)bytes : 0;
-        }
+        int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra;
+        for (int kind = 0; kind < HL_KINDS; kind++)
+            bytes += (int64_t)__atomic_load_n(&held->bytes[kind], __ATOMIC_RELAXED);
+        list[found].pid = process->host_pid;
+        list[found].bytes = bytes > 0 ? (uint64_t)bytes : 0;
         found++;
     }
     return found;
@@ -44,19 +46,15 @@ static nvmlReturn_t negotiate(unsigned found, unsigned *count, const void *infos
     return room < found ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-enum { MANY = 1024 };
-
 /* `stride` 16 writes {pid, bytes}, 24 also the two instance ids: the record of the version the caller was built for. */
 static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *infos, size_t stride) {
     NVML_DEVICE(device, handle);
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     hl_latency(handle->index, HL_LATENCY_NVML_QUERY);
-    struct user list[MANY];
-    unsigned found = users(handle->index, list, MANY);
-    if (found > MANY) found = MANY;
-    nvmlReturn_t result = negotiate(found, count, infos);
-    if (result != NVML_SUCCESS) return result;
-    for (unsigned i = 0; i < found; i++) {
+    struct user *list;
+    int found = users(handle->index, &list);
+    nvmlReturn_t result = found < 0 ? NVML_ERROR_MEMORY : negotiate((unsigned)found, count, infos);
+    for (int i = 0; result == NVML_SUCCESS && i < found; i++) {
         if (stride == sizeof(nvmlProcessInfo_v1_t)) {
             nvmlProcessInfo_v1_t *row = (nvmlProcessInfo_v1_t *)infos + i;
             row->pid = list[i].pid;
@@ -68,7 +66,8 @@ static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *inf
             row->gpuInstanceId = row->computeInstanceId = none;
         }
     }
-    return NVML_SUCCESS;
+    free(list);
+    return result;
 }
 
 /* Nobody draws and no MPS server runs on the fake. */
@@ -99,13 +98,14 @@ NVML_BODY(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t handle, nvmlProce
     if (!list) return NVML_ERROR_INVALID_ARGUMENT;
     if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (list->mode > NVML_PROCESS_MODE_MPS) return NVML_ERROR_INVALID_ARGUMENT;
-    struct user rows[MANY];
-    unsigned found = list->mode == NVML_PROCESS_MODE_COMPUTE ? users(handle->index, rows, MANY) : 0;
-    if (found > MANY) found = MANY;
-    nvmlReturn_t result = negotiate(found, &list->numProcArrayEntries, list->procArray);
-    for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
+    struct user *rows = NULL;
+    int found = list->mode == NVML_PROCESS_MODE_COMPUTE ? users(handle->index, &rows) : 0;
+    nvmlReturn_t result =
+        found < 0 ? NVML_ERROR_MEMORY : negotiate((unsigned)found, &list->numProcArrayEntries, list->procArray);
+    for (int i = 0; result == NVML_SUCCESS && i < found; i++)
         list->procArray[i] = (nvmlProcessDetail_v1_t){
             .pid = rows[i].pid, .usedGpuMemory = rows[i].bytes, .gpuInstanceId = none, .computeInstanceId = none};
+    free(rows);
     return result;
 }
 

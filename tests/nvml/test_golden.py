@@ -234,3 +234,16 @@ def test_a_lost_device(node: NodeServer, guest_environment: Callable[..., dict[s
 )
 def test_error_texts(node: NodeServer, probe: Probe, code: int, words: str) -> None:
     assert probe(None, "error_text", code) == words
+
+
+def test_a_crowd_is_listed_whole(make_node: Make, probe: Probe) -> None:
+    """As many as the node has room for, however many that is: no list of ours ends earlier."""
+    node = make_node(gpus=["h200-141g"], process_capacity=1500)
+    live = 1
+    for slot in range(1, 1500):  # the first is the asking process itself
+        record = node.file.processes[slot]
+        record["state"], record["host_pid"] = live, 10_000 + slot
+        record["device"][0]["context_count"] = 1
+    rows = probe(node, "processes")["nvmlDeviceGetComputeRunningProcesses_v3"]
+    assert rows[0][2:5] == [SMALL, 1499, 0]
+    node.file.processes["state"] = 0
