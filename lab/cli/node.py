@@ -57,23 +57,24 @@ def show(path: str, as_json: bool) -> None:
 
 def render(snapshot: NodeSnapshot) -> list[RenderableType]:
     """The tables of a node: devices, containers if there are any, processes."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     title = (
         f"fake node · driver {snapshot.driver} · CUDA {snapshot.cuda_version // 1000}."
         f"{snapshot.cuda_version % 1000 // 10} · evidence fake-driver"
     )
-    devices = Table(title=title, title_justify="left")
-    for column in ("GPU", "name", "bus id"):
-        devices.add_column(column)
-    for column in ("temp", "power", "memory used", "total", "peak", "util"):
-        devices.add_column(column, justify="right")
+    devices = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in ("GPU", "name, bus id"):
+        devices.add_column(column, no_wrap=True)
+    for column in ("temp", "power", "memory", "util"):
+        devices.add_column(column, justify="right", no_wrap=True)
     for device in snapshot.devices:
         devices.add_row(*_device_row(device))
     tables: list[RenderableType] = [devices]
     count = len(snapshot.devices)
     if snapshot.containers:
-        containers = Table(title="containers", title_justify="left")
+        containers = Table(title="containers", title_justify="left", box=SIMPLE_HEAD)
         for column in ("container", "GPU"):
             containers.add_column(column)
         for column in ("used", "peak", "limit"):
@@ -86,10 +87,10 @@ def render(snapshot: NodeSnapshot) -> list[RenderableType]:
                     containers.add_row(container.name, str(index), *figures)
         tables.append(containers)
     names = {container.index: container.name for container in snapshot.containers}
-    processes = Table(title="processes", title_justify="left")
-    for column in ("GPU", "host PID", "PID inside", "container", "process", "name"):
+    processes = Table(title="processes", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("GPU", "host PID", "inner PID", "container", "#", "name"):
         processes.add_column(column)
-    for column in ("contexts", "memory", "kernels"):
+    for column in ("ctx", "memory", "kernels"):
         processes.add_column(column, justify="right")
     rows = 0
     for process in snapshot.processes:
@@ -113,17 +114,13 @@ def render(snapshot: NodeSnapshot) -> list[RenderableType]:
 
 
 def _device_row(device: DeviceState) -> tuple[str, ...]:
-    total = device.nvml_total_bytes
     watts = device.idle_power_mw + (device.power_limit_mw - device.idle_power_mw) * device.utilisation_percent // 100
     return (
         str(device.index),
-        device.name + (" (lost)" if device.lost else ""),
-        device.bus_id,
+        f"{device.name}{' (lost)' if device.lost else ''}\n{device.bus_id}",
         f"{device.temperature_c} C",
-        f"{watts // 1000} / {device.power_limit_mw // 1000} W",
-        _mib(device.used),
-        _mib(total),
-        _mib(device.peak),
+        f"{watts // 1000}/{device.power_limit_mw // 1000} W",
+        f"{device.used / MIB:,.0f} / {_mib(device.nvml_total_bytes)}\npeak {_mib(device.peak)}",
         f"{device.utilisation_percent} %",
     )
 
