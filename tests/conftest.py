@@ -74,17 +74,22 @@ def native() -> Path:
 
 
 @pytest.fixture(scope="session")
-def guest_environment(native: Path) -> Callable[..., dict[str, str]]:
+def sanitizer_runtime(native: Path) -> str:
+    """What must come first in LD_PRELOAD with the natives under test; empty unless they have AddressSanitizer."""
+    return str(json.loads((native / "build.json").read_text()).get("sanitizer_runtime", ""))
+
+
+@pytest.fixture(scope="session")
+def guest_environment(native: Path, sanitizer_runtime: str) -> Callable[..., dict[str, str]]:
     """`guest_environment(*libraries, **variables)`: the environment of a process under LD_PRELOAD over the fakes.
 
     With sanitized natives the sanitizer's runtime comes first in LD_PRELOAD: with the link-order check off instead,
     AddressSanitizer misses overflows.
     """
-    runtime = json.loads((native / "build.json").read_text()).get("sanitizer_runtime", "")
 
     def environment(*libraries: str | Path, **variables: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "HOOKLAB_", "LD_"))}
-        preload = ":".join(str(library) for library in (runtime, *libraries) if str(library))
+        preload = ":".join(str(library) for library in (sanitizer_runtime, *libraries) if str(library))
         result = {**kept, "LD_LIBRARY_PATH": str(native / "fake")}
         if preload:
             result["LD_PRELOAD"] = preload

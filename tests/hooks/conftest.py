@@ -62,7 +62,7 @@ def mini(compile_c: Callable[..., Path], generated: Path, tmp_path_factory: pyte
 
 
 @pytest.fixture(scope="session")
-def run(mini: Path) -> Callable[..., list[str]]:
+def run(mini: Path, sanitizer_runtime: str) -> Callable[..., list[str]]:
     """`run(program, *arguments, preload=[...], drivers=folder)`: the lines it prints, over the miniature driver."""
 
     def start(
@@ -75,7 +75,9 @@ def run(mini: Path) -> Callable[..., list[str]]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "HOOKLAB_", "LD_"))}
         environment = {**kept, "LD_LIBRARY_PATH": str(drivers), **variables}
         if preload:
-            environment["LD_PRELOAD"] = ":".join(map(str, preload))
+            environment["LD_PRELOAD"] = ":".join(
+                map(str, (*([sanitizer_runtime] if sanitizer_runtime else []), *preload))
+            )
         done = subprocess.run(
             [program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
