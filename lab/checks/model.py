@@ -52,7 +52,12 @@ class RunData:
 
     @property
     def complete(self) -> bool:
-        """Whether no record can be missing. The half-written record of a killed process is no loss."""
+        """Whether no record can be missing: nothing was dropped, and the run was not cut short from outside.
+
+        The half-written record of a killed process is no loss.
+        """
+        if self.info.get("interrupted"):
+            return False
         lost = self.history.uncommitted if not self.killed else 0
         return self.history.dropped == 0 and lost == 0
 
@@ -71,6 +76,9 @@ class RunData:
         for record in self.history.of("EXIT"):
             if int(record["process"]) != NONE16:
                 found[int(record["process"])] = int(record["a"]) & 0xFFFFFFFF
+        if self.info.get("interrupted"):  # what the runner itself killed then says nothing about the process
+            for record in self.history.of("SIGNAL"):
+                found.pop(int(record["process"]), None)
         return found
 
     def process_info(self, index: int) -> Mapping[str, Any]:

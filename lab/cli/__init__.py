@@ -78,10 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"{error.format_message()} (see `{command}`)", USAGE)
     except click.ClickException as error:
         return _complain(error.format_message(), USAGE)
-    except click.Abort:
-        return _complain("interrupted", INTERRUPTED)
-    except KeyboardInterrupt as stop:  # a run says which directory it keeps
-        return _complain(f"interrupted; kept: {stop}" if str(stop) else "interrupted", INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        kept = str(stop.__cause__ or stop)  # click hides Ctrl-C in an Abort; a run says which directory it keeps
+        return _complain(f"interrupted; kept: {kept}" if kept else "interrupted", INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would complain again
         return 1

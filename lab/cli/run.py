@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ import click
 from lab.cli import _natives
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
     from lab.report.model import RunReport
     from lab.scenario.load import Overrides
     from lab.scenario.model import Scenario
@@ -68,6 +71,7 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
 
     plans = _load(resolve(targets), _overrides(options), options["repeat"])
     _natives.require()
+    _check([plan.scenario for plan in plans], options["where"])
     made = list(_make([plan.scenario for plan in plans], options))
     reports: list[RunReport] = []
     for plan, one in zip(plans, made, strict=True):
@@ -148,6 +152,19 @@ def _again(scenario: Scenario, number: int) -> Scenario:
     return replace(scenario, id=f"{scenario.id} #{number + 1}", seed=seed, raw={**scenario.raw, "seed": seed})
 
 
+def _check(scenarios: Sequence[Scenario], where: str) -> None:
+    """What would fail in every process is said once, before anything is made."""
+    from lab import policy
+
+    for name in dict.fromkeys(scenario.options.policy for scenario in scenarios):
+        if name is not None:
+            policy.load(name)
+    if where == "real":
+        probe = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]  # never loaded in this process
+        if subprocess.run(probe, capture_output=True, check=False).returncode:
+            raise click.ClickException("--on real: this machine has no libcuda.so.1 (the NVIDIA driver); use --on fake")
+
+
 @dataclass(frozen=True)
 class _Made:
     """A run that was made, or the one line why it could not be."""
@@ -166,15 +183,25 @@ def _make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Iterator[_M
                 yield _here(scenario, options)
                 step(scenario.id, 1)
             return
-        with ThreadPoolExecutor(jobs) as pool:
-            futures = {pool.submit(_apart, scenario, options): scenario for scenario in scenarios}
+        # Each run in the main thread of a worker process: runs at the same time share nothing. Workers ignore Ctrl-C
+        # except while they run a scenario, which then ends its processes and keeps its directory.
+        context = multiprocessing.get_context("spawn")
+        stopped = context.Event()
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker, initargs=(stopped,)) as pool:
+            futures = {
+                pool.submit(_apart, scenario, options["out"], options["where"]): scenario for scenario in scenarios
+            }
             try:
                 for future in as_completed(futures):
                     step(futures[future].id, 1)
+                yield from (_collect(scenario, future.result()) for future, scenario in futures.items())
             except KeyboardInterrupt:
-                pool.shutdown(wait=True, cancel_futures=True)  # each child has had the same signal
-                raise
-            yield from (future.result() for future in futures)
+                stopped.set()
+                for worker in multiprocessing.active_children():
+                    if worker.pid is not None:
+                        os.kill(worker.pid, signal.SIGINT)
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise KeyboardInterrupt(options["out"]) from None
 
 
 @contextmanager
@@ -210,24 +237,32 @@ def _here(scenario: Scenario, options: dict[str, Any]) -> _Made:
     return _Made(_keep(report_run(scenario, directory)))
 
 
-def _apart(scenario: Scenario, options: dict[str, Any]) -> _Made:
-    """One run in a process of its own: runs at the same time share nothing."""
-    from lab.report.model import report_run
-    from lab.scenario.load import dump
+_stopped: Event | None = None  # in a worker: set once no further run may begin
 
-    with tempfile.TemporaryDirectory(prefix="hooklab-") as folder:
-        file = Path(folder) / "scenario.yaml"
-        file.write_text(dump(scenario), encoding="utf-8")
-        command = [sys.executable, "-m", "lab.cli", "run", str(file), "--json", "--out", options["out"]]
-        done = subprocess.run(
-            [*command, "--on", options["where"]], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+
+def _begin_worker(stopped: Event) -> None:
+    global _stopped
+    _stopped = stopped
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _apart(scenario: Scenario, out: str, where: str) -> tuple[str, str]:
+    """In a worker: one run. (run directory, "") or ("", the one line why there is none)."""
+    from lab.runner.execute import RunError, run_scenario
+
+    if _stopped is not None and _stopped.is_set():
+        return "", "not begun"
     try:
-        directory = json.loads(done.stdout)["runs"][0]["directory"]
-    except (ValueError, LookupError, TypeError):
-        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-        return _Made(None, f"{scenario.id}: {lines[-1].removeprefix('hooklab: ')}")
-    return _Made(_keep(report_run(scenario, directory)))
+        return str(run_scenario(scenario, out=Path(out), on=where)), ""
+    except (RunError, OSError) as error:
+        return "", str(error)
+
+
+def _collect(scenario: Scenario, done: tuple[str, str]) -> _Made:
+    from lab.report.model import report_run
+
+    directory, error = done
+    return _Made(None, f"{scenario.id}: {error}") if error else _Made(_keep(report_run(scenario, directory)))
 
 
 def _keep(report: RunReport) -> RunReport:

@@ -223,6 +223,13 @@ def test_what_the_machine_forbids_is_unknown_with_its_reason(lab) -> None:
     assert lab.verdict(text(EMPTY), [], "run", info={"interrupted": True}).status == "unknown"
 
 
+def test_an_interrupted_run_is_unknown_not_invalid(lab) -> None:
+    killed = [gone(0), {"event": "SIGNAL", "process": 1, "a": 9}, gone(1, 9), ended(0, 0)]
+    scenario = text(OUTCOME, more=FAULT)
+    assert "invalid" in lab.checks(scenario, killed).values()
+    assert set(lab.checks(scenario, killed, info={"interrupted": True}).values()) == {"unknown"}
+
+
 def test_fault_slots_lead_back_to_their_fault(lab) -> None:
     rows = [fired(a=slot) for slot in (0, 1, 2)]
     info = {"fault_slots": [0, 0, 1]}
