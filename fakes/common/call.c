@@ -12,12 +12,14 @@
 #include "hl_fake_stubs.h"
 #include "hl_layout_history.h"
 
+uint8_t (*hl_fake_device)(void);
+
 static void record(uint8_t event, const struct hl_call *call, int32_t result, uint32_t extra, uint64_t a, uint64_t b,
                    uint64_t c) {
     struct hl_event e = {.event = event,
                          .source = HL_SOURCE_FAKE,
                          .route = HL_ROUTE_NONE,
-                         .device = call->device,
+                         .device = hl_fake_device ? hl_fake_device() : 0xFF,
                          .name = call->name,
                          .step = 0xFFFF,
                          .result = result,

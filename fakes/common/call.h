@@ -24,7 +24,6 @@ struct hl_call {
     uint32_t armed;
     int32_t code; /* forced result */
     uint16_t name;
-    uint8_t device; /* for the history; 0xFF none */
     uint8_t after_count;
     uint16_t after[HL_AFTER_MAX];
     uint64_t after_number[HL_AFTER_MAX];
@@ -36,7 +35,6 @@ int32_t hl_fake_leave_slow(struct hl_call *call, int32_t result, uint64_t a, uin
 static inline int hl_fake_enter(struct hl_call *call, uint16_t name) {
     call->number = __atomic_add_fetch(&hl_node.calls[name], 1, __ATOMIC_RELAXED);
     call->name = name;
-    call->device = 0xFF;
     call->after_count = 0;
     call->armed = hl_node.header->fault_count | (hl_node.header->history_level > 1);
     return __builtin_expect(call->armed != 0, 0) ? hl_fake_enter_slow(call) : 0;
@@ -47,6 +45,9 @@ static inline int32_t hl_fake_leave(struct hl_call *call, int32_t result, uint64
 }
 
 static inline int32_t hl_fake_refuse(struct hl_call *call) { return hl_fake_leave(call, call->code, 0, 0); }
+
+/* Which device a call is about, by the node's count, 0xFF none: asked for the history only. Set by the library. */
+extern uint8_t (*hl_fake_device)(void);
 
 void hl_fake_unsupported(unsigned name); /* counts a call of a name without behaviour */
 

@@ -123,6 +123,8 @@ static CUresult choose_devices(void) {
     return fake.count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
+static uint8_t current_device(void) { return fake_current ? (uint8_t)fake_current->device : 0xFF; }
+
 static CUresult initialise(void) {
     CUresult result = choose_devices();
     if (result) return result;
@@ -132,6 +134,7 @@ static CUresult initialise(void) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     hl_latency(fake.visible[0].physical, HL_LATENCY_INIT);
+    hl_fake_device = current_device;
     fake.next_ctx_id = 1;
     fake.next_stream_id = 7;
     __atomic_store_n(&fake.state, READY, __ATOMIC_RELEASE);

@@ -212,6 +212,8 @@ def test_what_is_not_executed_is_on_record(play: Callable[..., Any], tmp_path: P
     assert len(of["cuInit"]) == 1
     assert len(of["cuLaunchKernel"]) == 3
     assert list(of["cuMemFree_v2"]["result"]) == [1]
+    assert list(of["cuMemFree_v2"]["device"]) == [0]
+    assert list(of["cuInit"]["device"]) == [0xFF]  # before there is a context a call is about no device
     physical = history.of("PHYS")
     assert int(physical["b"][-1]) > 0
 
