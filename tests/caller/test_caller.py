@@ -20,6 +20,7 @@ from lab.node.server import NodeServer
 from lab.runner.recorder import Recorder
 from lab.spec import load_hooks
 
+pytestmark = pytest.mark.sanitize
 ROUTES = ("link", "dlsym", "default", "next", "dlvsym", "getproc", "getproc1")
 MIB = 1 << 20
 

@@ -18,7 +18,10 @@ import pytest
 from lab.runner.container import probe_isolation
 
 NOBODY = 65534
-pytestmark = pytest.mark.skipif(bool(probe_isolation()), reason="this machine allows no containers")
+pytestmark = [
+    pytest.mark.sanitize,
+    pytest.mark.skipif(bool(probe_isolation()), reason="this machine allows no containers"),
+]
 
 
 class Box:
