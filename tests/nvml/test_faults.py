@@ -19,8 +19,6 @@ UNKNOWN = 999
 
 Probe = Callable[..., Any]
 
-pytestmark = pytest.mark.sanitize
-
 
 @pytest.fixture
 def node(make_node: Callable[..., NodeServer]) -> NodeServer:
