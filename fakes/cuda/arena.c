@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -208,7 +209,10 @@ static struct unit *unit_at(struct device *d, uint32_t u) {
             memset(cut->starts, 0, sizeof cut->starts);
         } else {
             cut = mmap(NULL, sizeof *cut, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (cut == MAP_FAILED) abort(); /* the host has no memory left for 64 KiB */
+            if (cut == MAP_FAILED) {
+                fputs("hooklab fake driver: the host has no memory left for its tables\n", stderr);
+                abort(); /* in the middle of a change: nothing that could be answered would be true */
+            }
         }
         b->cut = cut;
     }
@@ -499,6 +503,9 @@ int arena_open(int fd, uint64_t bytes, uint32_t count) {
     char *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     int code = errno;
     if (device == MAP_FAILED || data == MAP_FAILED) return code;
+    /* A core dump of the host must not be as large as the card. */
+    (void)madvise(device, bytes, MADV_DONTDUMP);
+    (void)madvise(data, bytes, MADV_DONTDUMP);
     for (uint32_t i = 0; i < count; i++) {
         struct device *d = &devices[i];
         d->blocks = (uint32_t)(span / BLOCK);

@@ -223,3 +223,25 @@ PAIR(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
      flags ? CUDA_ERROR_INVALID_VALUE
            : prefetch(at, bytes, where_to.type == CU_MEM_LOCATION_TYPE_DEVICE ? where_to.id : CU_DEVICE_CPU, stream,
                       DEFAULT_STREAM))
+
+/* Advice changes nothing that can be seen here; it must be about managed memory. */
+static CUresult advise(CUdeviceptr at, size_t bytes, int advice, CUdevice device) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+        return CUDA_ERROR_INVALID_VALUE;
+    int about_device =
+        advice >= CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+    if (about_device && device != CU_DEVICE_CPU && !visible_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    uint64_t offset;
+    fake_lock();
+    struct alloc *a = memory_at(at, &offset);
+    int fits = a && a->kind == HL_KIND_MANAGED && bytes && bytes <= a->bytes - (offset - a->offset);
+    fake_unlock();
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuMemAdvise, (CUdeviceptr at, size_t bytes, CUmem_advise advice, CUdevice device),
+      advise(at, bytes, (int)advice, device))
+ENTRY(cuMemAdvise_v2, (CUdeviceptr at, size_t bytes, CUmem_advise advice, CUmemLocation where_to),
+      advise(at, bytes, (int)advice, where_to.type == CU_MEM_LOCATION_TYPE_DEVICE ? where_to.id : CU_DEVICE_CPU))

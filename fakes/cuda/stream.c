@@ -252,11 +252,24 @@ static CUresult event_create(CUevent *out, unsigned flags) {
 }
 ENTRY(cuEventCreate, (CUevent * event, unsigned int flags), event_create(event, flags))
 
+/* A dead event is refused, not a fault: its corpse stays for a while. Programs make events by the million, so the oldest
+ * corpses go. */
+static void bury_event(struct event *e) {
+    static struct event *graves[1024];
+    static unsigned next;
+    fake_lock();
+    e->magic = MAGIC_DEAD;
+    struct event *oldest = graves[next % 1024];
+    graves[next++ % 1024] = e;
+    fake_unlock();
+    free(oldest);
+}
+
 static CUresult event_destroy(CUevent handle) {
     struct event *e;
     CUresult result = event_of(handle, &e);
     if (result) return result;
-    e->magic = MAGIC_DEAD; /* kept: a dead event is refused, not a fault */
+    bury_event(e);
     return CUDA_SUCCESS;
 }
 ENTRY(cuEventDestroy, (CUevent event), event_destroy(event))

@@ -562,6 +562,11 @@ def managed() -> None:
     more than the card | 0
     1 << 50 | 2 0
     two of 1 B | 0 0 512
+    prefetch | 0
+    prefetch of device memory | 1
+    advise | 0
+    advise about device memory | 1
+    profiler | 0 0
     """
     current()
     before, p, q = free(), u64(7), u64(7)
@@ -583,6 +588,12 @@ def managed() -> None:
     say("1 << 50", call("cuMemAllocManaged", at(q), size(1 << 50), 1), q.value)
     results = call("cuMemAllocManaged", at(p), size(1), 1), call("cuMemAllocManaged", at(q), size(1), 1)
     say("two of 1 B", *results, q.value - p.value)
+    own = allocated(64)
+    say("prefetch", call("cuMemPrefetchAsync", p, size(1), 0, None))
+    say("prefetch of device memory", call("cuMemPrefetchAsync", own, size(1), 0, None))
+    say("advise", call("cuMemAdvise", p, size(1), 1, 0))
+    say("advise about device memory", call("cuMemAdvise", own, size(1), 1, 0))
+    say("profiler", call("cuProfilerStart"), call("cuProfilerStop"))
 
 
 def pool_state(pool: c.c_void_p, before: int) -> str:
