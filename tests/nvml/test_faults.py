@@ -19,6 +19,8 @@ UNKNOWN = 999
 
 Probe = Callable[..., Any]
 
+pytestmark = pytest.mark.sanitize
+
 
 @pytest.fixture
 def node(make_node: Callable[..., NodeServer]) -> NodeServer:

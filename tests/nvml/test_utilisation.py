@@ -15,6 +15,8 @@ MS = 1_000_000
 
 Probe = Callable[..., Any]
 
+pytestmark = pytest.mark.sanitize
+
 
 def busy(node: NodeServer, slot: int, start_ns: int, end_ns: int) -> None:
     """What a fake driver writes when a kernel runs."""

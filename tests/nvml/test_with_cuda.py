@@ -19,6 +19,7 @@ MIB = 1 << 20
 TOTAL, RESERVED, CONTEXT, NVML_CONTEXT = 150754820096, 644939776, 552402944, 543162368
 V3 = "nvmlDeviceGetComputeRunningProcesses_v3"
 
+pytestmark = pytest.mark.sanitize
 
 Probe = Callable[..., Any]
 
