@@ -74,10 +74,9 @@ def run(mini: Path, sanitizer_runtime: str) -> Callable[..., list[str]]:
     ) -> list[str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "HOOKLAB_", "LD_"))}
         environment = {**kept, "LD_LIBRARY_PATH": str(drivers), **variables}
-        if preload:
-            environment["LD_PRELOAD"] = ":".join(
-                map(str, (*([sanitizer_runtime] if sanitizer_runtime else []), *preload))
-            )
+        libraries = [*([sanitizer_runtime] if sanitizer_runtime else []), *preload]
+        if libraries:
+            environment["LD_PRELOAD"] = ":".join(map(str, libraries))
         done = subprocess.run(
             [program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
