@@ -19,6 +19,8 @@ from lab.scenario.model import Container, Expectation, Scenario
 from lab.scenario.units import say_size
 from lab.spec import load_layout
 
+SIGKILL = 9  # the number on every system; `signal` has no such name on some
+
 
 @dataclass(frozen=True)
 class _Peak:
@@ -78,7 +80,7 @@ def _peaks(of: str, arguments: Mapping[str, Any], scenario: Scenario, run: RunDa
     if device is not None:
         changes, ends = changes[changes["device"] == device], ends[ends["device"] == device]
     scope = Scope.of(scenario, arguments)
-    deaths = _Deaths(run)
+    deaths = _Deaths(scenario, run)
     if of == "device":
         for ordinal in [device] if device is not None else range(len(scenario.node.gpus)):
             mine = ends[(ends["device"] == ordinal) & (ends["container"] == NONE16)]
@@ -134,11 +136,19 @@ class _Deaths:
 
     NEVER = 2**64
 
-    def __init__(self, run: RunData) -> None:
+    def __init__(self, scenario: Scenario, run: RunData) -> None:
         own: dict[tuple[int, int], int] = {}
         whole: dict[int, int] = {}  # by process index: an EXIT ends its forgotten children's claims too
-        for record in run.history.of("FAULT", "SIGNAL", "EXIT", "LEDGER"):
-            if not _ends(record):
+        suicides = {
+            (instance.index, step.index)
+            for instance in scenario.instances()
+            for step in instance.process.walk()
+            if step.op == "signal" and step.arguments.get("signal") == SIGKILL
+        }
+        marks = run.history.of("FAULT", "SIGNAL", "EXIT", "LEDGER", "STEP_BEGIN")
+        marks = marks[(marks["event"] != event("LEDGER")) | (marks["c"] == 1)]  # most are no ends; do not walk them
+        for record in marks:
+            if not _ends(record, suicides):
                 continue
             index, pid, now = int(record["process"]), int(record["pid"]), int(record["time_ns"])
             own[(index, pid)] = min(own.get((index, pid), now), now)
@@ -162,14 +172,14 @@ class _Deaths:
         return self._at.get(owner, self.NEVER)
 
 
-def _ends(record: Any) -> bool:
+def _ends(record: Any, suicides: set[tuple[int, int]]) -> bool:
     kind = int(record["event"])
     if kind == event("FAULT"):
         return int(record["c"]) == int(load_layout("node").constants["HL_ACTION_KILL"])
     if kind == event("SIGNAL"):
-        return int(record["a"]) == 9
-    if kind == event("LEDGER"):
-        return int(record["c"]) == 1  # the process has closed its books
+        return int(record["a"]) == SIGKILL
+    if kind == event("STEP_BEGIN"):
+        return (int(record["process"]), int(record["step"])) in suicides
     return True
 
 

@@ -251,7 +251,7 @@ name: t
 containers:
   c:
     processes:
-      - {name: p, count: 2, steps: [init], expect_exit: any}
+      - {name: p, count: 2, steps: [init, {signal: SIGKILL}], expect_exit: any}
 expect:
   - never_above: {memory: 4GiB}
 """
@@ -263,6 +263,7 @@ def taken(process: int, size: int, *, own: int, total: int, **more: int) -> dict
 
 DEATHS = {
     "a planned kill": fired(process=0, pid=10, c=3),
+    "a signal to itself": {"event": "STEP_BEGIN", "process": 0, "pid": 10, "step": 1},
     "a signal": {"event": "SIGNAL", "process": 0, "pid": 10, "a": 9},
     "an end": gone(0),
     "closed books": {"event": "LEDGER", "process": 0, "pid": 10, "a": -3 * GIB, "c": 1},

@@ -52,7 +52,11 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
         ("second, oom: 1", "second, ok: 1", "outcome"),
         ("never_above: {memory: 3GiB}", "never_above: {memory: 1GiB}", "never_above"),
     ],
-    "memory/crowd.yaml": [("expect_exit: SIGKILL", "expect_exit: 0", "exits")],
+    "memory/crowd.yaml": [
+        ("expect_exit: SIGKILL", "expect_exit: 0", "exits"),
+        ("never_above: {memory: 12GiB}", "never_above: {memory: 11GiB}", "never_above"),
+        ("refused: {min: 1}", "refused: 0", "values"),
+    ],
     "views/limit.yaml": [("total: 4GiB", "total: 80GiB", "view")],
     "views/used.yaml": [
         ("step: nvml, total: 4GiB", "step: nvml, total: 3GiB", "view"),
