@@ -77,7 +77,7 @@ def test_nvitop(tenant: Any, client: Callable[..., str]) -> None:
     table = client("-m", "nvitop", "--once", "--no-unicode")
     (line,) = [line for line in table.splitlines() if f" {tenant.pid} C" in line]
     assert "3488MiB" in line
-    assert "guest.py" in line
+    assert "python" in line  # the command, cut to the width of the table
     for text in ("A100-SXM4-80GB", "GeForce RTX 4090", "3488MiB / 80.00GiB", "580.159.04", "60W / 400W"):
         assert text in table
 
