@@ -184,12 +184,19 @@ static struct hl_answer for_driver_name(struct question *q) {
     return answer(q);
 }
 
+/* Whether libc's own dlsym could be the answer although our entries come first: an explicit handle skips us, and so does
+ * a version, which our entries do not carry. RTLD_NEXT behind us means what follows us: that is asked for on purpose. */
+static HL_EARLY bool reaches_libc(const struct question *q) {
+    if (q->handle != RTLD_DEFAULT && q->handle != RTLD_NEXT) return true;
+    return q->version && (q->handle == RTLD_DEFAULT || before_us(q->caller));
+}
+
 /* Called by the assembly entries. Whatever cannot be one of ours leaves from here. */
 __attribute__((visibility("hidden"))) HL_EARLY struct hl_answer hl_lookup(void *handle, const char *name,
                                                                           const char *version, const void *caller) {
     struct question q = {.handle = handle, .name = name, .version = version, .caller = caller};
     if (!name) return leave(&q);
     if ((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')) return for_driver_name(&q);
-    if (name[0] == 'd' && name[1] == 'l' && handle != RTLD_DEFAULT && handle != RTLD_NEXT) return for_own_entry(&q);
+    if (name[0] == 'd' && name[1] == 'l' && reaches_libc(&q)) return for_own_entry(&q);
     return leave(&q);
 }
