@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,10 +271,23 @@ def _keep(report: RunReport) -> RunReport:
     from lab.report.as_json import document
 
     if report.directory is not None:
+        _keep_policy(report.scenario, report.directory)
         fresh = report.directory / "verdicts.json.new"
         fresh.write_text(json.dumps(document([report]), indent=1) + "\n", encoding="utf-8")
         os.replace(fresh, report.directory / "verdicts.json")
     return report
+
+
+def _keep_policy(scenario: Scenario, directory: Path) -> None:
+    """Puts a policy of the user's own into the run directory, so that the run can be repeated anywhere."""
+    from lab.scenario.load import dump
+
+    file, _, name = (scenario.options.policy or "").rpartition(":")
+    if file and Path(file).is_file():
+        shutil.copyfile(file, directory / "policy.py")
+        options = {**scenario.raw.get("options", {}), "policy": f"policy.py:{name}"}
+        copy = replace(scenario, raw={**scenario.raw, "options": options})
+        (directory / "scenario.yaml").write_text(dump(copy), encoding="utf-8")
 
 
 def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[str, Any]) -> int:

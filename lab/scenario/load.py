@@ -150,6 +150,7 @@ def _validate(tree: Tree, variant: Variant, options: dict[Path, str], problems: 
 
     before = len(problems)
     form = None
+    _find_files(variant.raw, FilePath(tree.file).parent)
     try:
         form = ScenarioForm.model_validate(variant.raw)
     except ValidationError as error:
@@ -163,6 +164,20 @@ def _validate(tree: Tree, variant: Variant, options: dict[Path, str], problems: 
         return tree.position(path, key=True)
 
     return build(form, variant.raw, variant.values, tree.file, where)
+
+
+def _find_files(raw: dict[Any, Any], folder: FilePath) -> None:
+    """Files that a scenario names are looked for beside it: policy, interposer, dialect become absolute paths."""
+    containers = raw.get("containers")
+    holders = [raw.get("options"), *(containers.values() if isinstance(containers, dict) else ())]
+    for holder in holders:
+        for key in ("policy", "interposer", "dialect"):
+            value = holder.get(key) if isinstance(holder, dict) else None
+            if not isinstance(value, str):
+                continue
+            file, colon, name = value.rpartition(":") if key == "policy" else (value, "", "")
+            if file and not file.startswith("/") and "\0" not in file and (folder / file).is_file():
+                holder[key] = f"{(folder / file).absolute()}{colon}{name}"
 
 
 def explain(raw: Any, errors: Iterable[Any]) -> Iterable[tuple[Path, str, bool]]:

@@ -501,7 +501,7 @@ class OptionsForm(Form):
     memory_mode: Literal["reserve", "double-check"] | None = Field(
         default=None, description="how the ledger admits; a list makes one run each"
     )
-    policy: str | None = Field(default=None, description="NAME or FILE.py:Class")
+    policy: str | None = Field(default=None, description="FILE.py:Class, looked for beside the scenario file")
     history: Literal["none", "events", "calls"] = Field(
         default="events", description="how much to record; `calls`: every call"
     )

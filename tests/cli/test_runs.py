@@ -134,6 +134,22 @@ def test_a_policy_of_ones_own_decides(hooklab, tmp_path: Path) -> None:
     assert "expected ok: 1; seen oom: 1" in done.stdout
 
 
+def test_a_run_with_a_policy_of_ones_own_can_be_repeated_elsewhere(hooklab, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    text = SMALL.replace("[link, dlsym]", "link").replace("ok: 1", "oom: 1") + "options: {policy: 'never.py:Never'}\n"
+    (tmp_path / "here" / "s.yaml").write_text(text)
+    refuse = "class Never:\n    def admit(self, device, size, kind, used, limit, shared):\n        return 2\n"
+    (tmp_path / "here" / "never.py").write_text(refuse)
+    first = hooklab("run", "here/s.yaml", "--json")
+    (run,) = json.loads(first.stdout)["runs"]
+    assert {one["check"]: one["status"] for one in run["verdicts"]}["outcome"] == "valid"
+    moved = (tmp_path / run["directory"]).rename(tmp_path / "moved")
+    (tmp_path / "here" / "never.py").unlink()
+    again = hooklab("run", moved, "--json")
+    assert again.returncode == first.returncode, again.stdout + again.stderr
+    assert json.loads(again.stdout)["runs"][0]["differences"] == []
+
+
 def test_a_repetition_elsewhere_says_the_same(hooklab, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SMALL.replace("[link, dlsym]", "getproc"))
     first = hooklab("run", "s.yaml", "--json")
