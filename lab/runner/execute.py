@@ -27,7 +27,7 @@ from lab.region import Region, RegionError, read_usage
 from lab.runner import plan, rundir
 from lab.runner.backtrace import backtrace
 from lab.runner.container import Container, loader_cache, probe_isolation
-from lab.runner.guest import GuestError, check_natives
+from lab.runner.guest import GuestError, check_natives, check_real_driver
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.program import barrier_names, program_text
 from lab.runner.recorder import Recorder
@@ -86,6 +86,8 @@ def run_scenario(
     if on not in ("fake", "real"):
         raise GuestError(f"--on {on}: the runner knows fake and real")
     check_natives()
+    if on == "real":
+        check_real_driver()
     for container in scenario.containers:  # what the user named is looked at before anything is made
         plan.dialect_of(scenario, container)
         _check_interposer(scenario, container.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import os
 import platform
 import re
 from collections.abc import Mapping
@@ -70,6 +72,15 @@ def check_natives() -> None:
         raise GuestError(str(error)) from None
     if stale:
         raise GuestError(f"natives were built from other {stale}; rebuild with: {native.REBUILD}")
+
+
+def check_real_driver() -> None:
+    """GuestError when this machine has no CUDA driver that a guest's loader would find."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if any((Path(folder) / "libcuda.so.1").exists() for folder in folders):
+        return
+    if ctypes.util.find_library("cuda") is None:
+        raise GuestError("--on real: this machine has no libcuda.so.1; install NVIDIA's driver or use --on fake")
 
 
 def parse_size(text: str) -> int:

@@ -64,6 +64,8 @@ class ExecResult:
 def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
     """Run ``command`` with our own standard streams. GuestError (one line) when it cannot be started as asked."""
     guest.check_natives()
+    if options.on == "real":
+        guest.check_real_driver()
     library = guest.interposer_path(options.interposer)
     dialect = guest.dialect_for(options.dialect, options.interposer)
     memory = None if options.memory is None else guest.parse_size(options.memory)

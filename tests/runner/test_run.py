@@ -287,3 +287,55 @@ def test_without_namespaces_runs_are_plain_and_say_so(tmp_path: Path, monkeypatc
     (missing,) = info(directory)["unknown"]
     assert "private PID namespace" in missing["what"]
     assert missing["why"] == "planted: forbidden here"
+
+
+def test_a_real_run_without_a_driver_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.util.find_library", lambda _: None)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(GuestError, match=r"no libcuda\.so\.1"):
+        run_scenario(scenario([{"name": "p", "run": ["true"]}]), out=tmp_path / "runs", on="real")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_real_run_has_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    directory = run_scenario(scenario([{"name": "p", "run": ["env"]}]), out=tmp_path / "runs", on="real")
+    variables = (directory / "stdout" / "box-p.txt").read_text()
+    assert "HOOKLAB_NODE" not in variables
+    assert f"LD_LIBRARY_PATH={tmp_path}\n" in variables
+    assert info(directory)["evidence"] == "real-gpu"
+    assert not (directory / "node").exists()
+
+
+HAMI_WRITER = """
+import os, sys
+from lab.spec import load_layout
+import numpy as np
+layout = load_layout("hami-1.2")
+region = np.zeros(1, layout.dtype("hl_hami_region"))
+for name in ("magic", "major", "minor"):
+    region[name] = layout.constants[f"HL_HAMI_{name.upper()}"]
+slots = region["procs"][0]
+slots["pid"][0] = 4242
+slots["used"]["total"][0][0] = int(sys.argv[1])
+region["proc_count"] = 1
+open(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"], "wb").write(region.tobytes() + bytes(1))
+"""
+
+
+def test_a_foreign_ledger_is_read_through_its_dialect(tmp_path: Path, native: Path) -> None:
+    containers = {
+        "box": {
+            "interposer": str(native / "libhooklab-region.so"),  # any library: what matters is who reads the file
+            "dialect": "hami",
+            "processes": [{"name": "p", "run": [sys.executable, "-c", HAMI_WRITER, "5000000"]}],
+        }
+    }
+    directory = run_scenario(
+        loads(json.dumps({"name": "hami", "containers": containers, "expect": []}))[0], out=tmp_path
+    )
+    assert (directory / "stderr" / "box-p.txt").read_text() == ""
+    (end,) = load(directory / "history").of("LEDGER_END")
+    assert (int(end["a"]), int(end["b"])) == (5_000_000, 1)
+    assert (directory / "region-box").stat().st_size == 2_008_953
