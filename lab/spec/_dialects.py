@@ -218,9 +218,7 @@ def _read_slots(path: Path, layout: Layout, raw: Any) -> Slots:
     if not isinstance(count, int) or count <= 0 or not isinstance(names, list):
         raise SpecError(f"{path}: {thing}: count must be a positive integer and bytes a list of fields")
     if not isinstance(at, int | str) or (isinstance(at, str) and not raw.get("header")):
-        raise SpecError(
-            f"{path}: {thing}: at is an offset, or a field of the struct that header names"
-        )
+        raise SpecError(f"{path}: {thing}: at is an offset, or a field of the struct that header names")
     slots = Slots(
         struct=str(raw.get("struct")),
         offset=at if isinstance(at, int) else 0,
