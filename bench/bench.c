@@ -1,11 +1,13 @@
 /* Times driver calls from inside one process and prints one JSON object a line. It knows nothing of interposers: the
  * same program runs bare and under any of them, and the difference of two runs is what an interposer adds.
  *
- * Usage: hooklab-bench [--live N,N,...] [--batches N]
+ * Usage: hooklab-bench [--live N,N,...] [--batches N], or --burst ... (worker.c)
  * Every figure is the median over batches of (batch time / calls in the batch), so one preempted batch cannot move it.
  * Calls go through relocations, as those of a compiled program do. Numbers are CLOCK_MONOTONIC nanoseconds.
  */
 #define _GNU_SOURCE
+#include "worker.h"
+
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,21 +19,18 @@ enum { MAX_BATCHES = 1001, SMALL = 512 };
 
 static int batches = 41;
 
-static uint64_t now_ns(void)
-{
+static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int ascending(const void *a, const void *b)
-{
+static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static void check(CUresult result, const char *what)
-{
+static void check(CUresult result, const char *what) {
     if (result == CUDA_SUCCESS) return;
     fprintf(stderr, "hooklab-bench: %s failed with CUresult %d\n", what, (int)result);
     exit(1);
@@ -44,8 +43,7 @@ struct context {
 
 typedef void (*body_fn)(const struct context *, int calls);
 
-static void alloc_free(const struct context *c, int calls)
-{
+static void alloc_free(const struct context *c, int calls) {
     (void)c;
     for (int i = 0; i < calls; i++) {
         CUdeviceptr p;
@@ -54,8 +52,7 @@ static void alloc_free(const struct context *c, int calls)
     }
 }
 
-static void alloc_free_async(const struct context *c, int calls)
-{
+static void alloc_free_async(const struct context *c, int calls) {
     for (int i = 0; i < calls; i++) {
         CUdeviceptr p;
         check(cuMemAllocAsync(&p, SMALL, c->stream), "cuMemAllocAsync");
@@ -63,29 +60,25 @@ static void alloc_free_async(const struct context *c, int calls)
     }
 }
 
-static void memory_info(const struct context *c, int calls)
-{
+static void memory_info(const struct context *c, int calls) {
     (void)c;
     size_t free_bytes, total;
     for (int i = 0; i < calls; i++) check(cuMemGetInfo_v2(&free_bytes, &total), "cuMemGetInfo_v2");
 }
 
-static void launch(const struct context *c, int calls)
-{
+static void launch(const struct context *c, int calls) {
     for (int i = 0; i < calls; i++)
         check(cuLaunchKernel(c->function, 1, 1, 1, 32, 1, 1, 0, c->stream, NULL, NULL), "cuLaunchKernel");
 }
 
-static void lookup(const struct context *c, int calls)
-{
+static void lookup(const struct context *c, int calls) {
     (void)c;
     void *entry;
     for (int i = 0; i < calls; i++)
         check(cuGetProcAddress_v2("cuMemAlloc", &entry, 12000, 0, NULL), "cuGetProcAddress_v2");
 }
 
-static void measure(const char *name, long live, int calls, body_fn body, const struct context *c)
-{
+static void measure(const char *name, long live, int calls, body_fn body, const struct context *c) {
     static double ns[MAX_BATCHES];
     body(c, calls); /* warm */
     for (int b = 0; b < batches; b++) {
@@ -96,20 +89,21 @@ static void measure(const char *name, long live, int calls, body_fn body, const 
         ns[b] = (double)(now_ns() - start) / calls;
     }
     qsort(ns, (size_t)batches, sizeof ns[0], ascending);
-    printf("{\"call\": \"%s\", \"live\": %ld, \"ns\": %.1f, \"min\": %.1f, \"p90\": %.1f, \"batches\": %d, \"calls\": %d}\n",
+    printf("{\"call\": \"%s\", \"live\": %ld, \"ns\": %.1f, \"min\": %.1f, \"p90\": %.1f, \"batches\": %d, \"calls\": "
+           "%d}\n",
            name, live, ns[batches / 2], ns[0], ns[(batches * 9) / 10], batches, calls);
 }
 
-static void once(const char *name, uint64_t ns)
-{
-    printf("{\"call\": \"%s\", \"live\": 0, \"ns\": %llu, \"batches\": 1, \"calls\": 1}\n", name, (unsigned long long)ns);
+static void once(const char *name, uint64_t ns) {
+    printf("{\"call\": \"%s\", \"live\": 0, \"ns\": %llu, \"batches\": 1, \"calls\": 1}\n", name,
+           (unsigned long long)ns);
 }
 
 static const char ptx[] = ".version 7.0\n.target sm_52\n.address_size 64\n"
                           ".visible .entry hooklab_bench_empty()\n{\n    ret;\n}\n";
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "--burst")) return worker_main(argc, argv);
     const char *levels = "0,1000,10000,100000";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--live")) levels = argv[i + 1];

@@ -13,8 +13,9 @@
 #include <stdint.h>
 
 #define HL_ENGINE_ABI 1u
-#define HL_ENGINE_ABSENT (INT64_MIN)      /* could not boot; reason() says why */
-#define HL_ENGINE_FAULT (INT64_MIN + 1)   /* the policy raised or answered nonsense: charges are refused, views and launches pass */
+#define HL_ENGINE_ABSENT (INT64_MIN) /* could not boot; reason() says why */
+#define HL_ENGINE_FAULT                                                                                                \
+    (INT64_MIN + 1) /* the policy raised or answered nonsense: charges are refused, views and launches pass */
 #define HL_ENGINE_REENTRY (INT64_MIN + 2) /* called from inside the engine or from a signal handler during a call */
 
 struct hl_engine_config {
@@ -26,8 +27,8 @@ struct hl_engine_config {
 enum { HL_ENGINE_HAS_SETTLE = 1, HL_ENGINE_HAS_RELEASE = 2, HL_ENGINE_HAS_LEASE = 4, HL_ENGINE_HAS_OBSERVE = 8 };
 
 struct hl_engine_api {
-    uint32_t abi;      /* HL_ENGINE_ABI */
-    uint32_t size;     /* sizeof(struct hl_engine_api) */
+    uint32_t abi;            /* HL_ENGINE_ABI */
+    uint32_t size;           /* sizeof(struct hl_engine_api) */
     const char *source_hash; /* hash of the policy sources frozen into this engine */
     const char *python;      /* e.g. "3.11.7 static" */
     /* Boots the interpreter if it has not been booted in this process. 0 or HL_ENGINE_ABSENT. Takes no loader lock. */
@@ -41,7 +42,8 @@ struct hl_engine_api {
     int64_t (*admit)(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t shared);
     /* > 0 tokens granted, < 0 wait that many ns; shared = the policy words of the device in the region. */
     int64_t (*lease)(int device, int64_t cost, uint64_t now_ns, void *shared, size_t shared_bytes);
-    int64_t (*observe)(int device, uint64_t busy_ns, uint64_t window_ns, uint64_t now_ns, void *shared, size_t shared_bytes);
+    int64_t (*observe)(int device, uint64_t busy_ns, uint64_t window_ns, uint64_t now_ns, void *shared,
+                       size_t shared_bytes);
     int64_t (*settle)(int device, uint64_t size, int kind, int ok);
     int64_t (*release)(int device, uint64_t size, int kind);
 };
