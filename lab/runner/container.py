@@ -7,13 +7,16 @@ plain ones under LD_PRELOAD, and `missing` says what that leaves unjudged.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,7 +32,6 @@ LOCKS = "/tmp/vgpulock"
 _START_PATIENCE_S = 30.0
 
 
-@functools.cache
 def _probe() -> str:
     if sys.platform != "linux":
         return f"no containers on {sys.platform}: Linux namespaces are needed"
@@ -42,10 +44,39 @@ def _probe() -> str:
     return done.stdout.strip() or f"no the probe ended with {done.returncode}"
 
 
+@functools.cache
 def probe_isolation() -> str:
-    """Why this machine allows no containers with private mounts and PIDs; empty when it does."""
+    """Why this machine allows no containers with private mounts and PIDs; empty when it does.
+
+    Asked of the kernel, then tried with all the mounts of an allocation: a machine may allow the one and not the other.
+    """
     answer = _probe()
-    return "" if answer in ("direct", "user") else answer.removeprefix("no ")
+    if answer not in ("direct", "user"):
+        return answer.removeprefix("no ")
+    with tempfile.TemporaryDirectory(prefix="hooklab-probe-") as folder:
+        scratch = Path(folder)
+        trial = Container(
+            Layout(
+                name="probe",
+                scratch=scratch,
+                vgpu=scratch / "vgpu",
+                region_name="probe.cache",
+                locks=scratch / "locks",
+                private_pids=True,
+                library=native.directory() / "hooklab-box",  # any file: nothing is run in it
+                library_inside=f"{VGPU}/probe",
+                preload=(),
+                cache=None,
+            ),
+            isolated=True,
+        )
+        try:
+            trial.start({})
+        except (GuestError, OSError) as error:
+            return str(error).removeprefix("container probe: ")
+        finally:
+            trial.stop()
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +177,10 @@ class Container:
         """End the holder (and with a private PID namespace everything in it)."""
         if self._holder is None:
             return
-        for pid in (self.init, self._holder.pid):
-            if pid:
-                try:
-                    os.kill(pid, 9)
-                except ProcessLookupError:
-                    continue
+        if self.init and self._holder.poll() is None:  # a holder that ended has reaped its child: the number is free
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.init, signal.SIGKILL)
+        self._holder.kill()
         self._holder.wait()
         self._holder = None
         self.init = 0
