@@ -1,11 +1,13 @@
 /* Times driver calls from inside one process and prints one JSON object a line. It knows nothing of interposers: the
  * same program runs bare and under any of them, and the difference of two runs is what an interposer adds.
  *
- * Usage: hooklab-bench [--live N,N,...] [--batches N]
+ * Usage: hooklab-bench [--live N,N,...] [--batches N], or --burst ... (worker.c)
  * Every figure is the median over batches of (batch time / calls in the batch), so one preempted batch cannot move it.
  * Calls go through relocations, as those of a compiled program do. Numbers are CLOCK_MONOTONIC nanoseconds.
  */
 #define _GNU_SOURCE
+#include "worker.h"
+
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -101,6 +103,7 @@ static const char ptx[] = ".version 7.0\n.target sm_52\n.address_size 64\n"
                           ".visible .entry hooklab_bench_empty()\n{\n    ret;\n}\n";
 
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "--burst")) return worker_main(argc, argv);
     const char *levels = "0,1000,10000,100000";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--live")) levels = argv[i + 1];

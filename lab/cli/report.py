@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -19,12 +20,17 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
 
     Exit status of one run: as when it was made. Of a comparison: 0 when every verdict is the same, 1 when one differs.
     """
+    from lab.report import burst as bursts
+
+    places = [place for place in (directory, other) if place is not None]
+    if any(bursts.is_burst(place) for place in places):
+        return _burst(places, as_json)
     from lab.report import as_json as json_report
     from lab.report import compare, terminal
     from lab.report import junit as junit_report
     from lab.report.model import exit_code, load_run
 
-    reports = [load_run(place) for place in (directory, other) if place is not None]
+    reports = [load_run(place) for place in places]
     if junit is not None:
         Path(junit).write_text(junit_report.text(reports), encoding="utf-8")
     if as_json:
@@ -36,3 +42,19 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
     if len(reports) == 2:
         return 0 if all(row.same for row in compare.differences(reports[0], reports[1])) else 1
     return exit_code([reports[0].status], allow_unknown=allow_unknown)
+
+
+def _burst(places: list[str], as_json: bool) -> int:
+    """One burst, or two compared: then 1 when a row is worse in kind (more workers fail) or cannot be compared."""
+    from lab.cli.burst import show
+    from lab.report import burst, burst_show, terminal
+
+    if len(places) == 1:
+        return show(Path(places[0]), as_json=as_json)
+    first, second = (burst.load_burst(place) for place in places)
+    if as_json:
+        changes = burst.compare(first, second)
+        click.echo(json.dumps([asdict(change) for change in changes], indent=1))
+    else:
+        changes = burst_show.compared(terminal.console(width=150), first, second)
+    return 1 if any(change.ratio is None for change in changes) else 0
