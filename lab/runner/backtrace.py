@@ -10,9 +10,11 @@ from pathlib import Path
 GDB_PATIENCE_S = 30
 
 
-def backtrace(pid: int) -> str:
-    """Text about a living process (host PID). Never raises; says what could not be had."""
+def backtrace(pid: int, *, frames: bool = True) -> str:
+    """Text about a living process (host PID). Never raises; says what could not be had. ``frames``: ask gdb too."""
     parts = [_kernel_view(pid)]
+    if not frames:
+        return parts[0]
     gdb = shutil.which("gdb")
     if gdb is None:
         parts.append("gdb is not installed: no frames")

@@ -41,6 +41,7 @@ Progress = Callable[[str], None]
 _START = " start"  # the barrier of processes that start together; no scenario name begins with a blank
 _RELEASE_PATIENCE_S = 10.0
 _TAIL_LINES = 40
+_MOST_FRAMES = 8  # processes that gdb looks at: it takes a second or more each, and hung crowds hang alike
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP))
 
 
@@ -433,8 +434,8 @@ class _Run:
     def _time_over(self) -> None:
         self.timed_out = True
         self.progress("time is over; taking backtraces")
-        for instance, guest in self._alive():
-            text = backtrace(guest.pid)
+        for number, (instance, guest) in enumerate(self._alive()):
+            text = backtrace(guest.pid, frames=number < _MOST_FRAMES)
             self.backtraces[instance.index] = text
             (self.directory.path / "backtrace" / f"{instance.label}.txt").write_text(text + "\n", encoding="utf-8")
 
@@ -543,6 +544,8 @@ class _Run:
     def _info(self) -> Mapping[str, Any]:
         scenario = self.scenario
         devices = {"gpus": ", ".join(scenario.node.gpus), "driver": scenario.node.driver}
+        if self.on == "real":
+            devices = rundir.real_devices()
         return {
             "scenario": scenario.id,
             "seed": scenario.seed,

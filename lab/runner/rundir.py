@@ -91,3 +91,16 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
             if isinstance(value, str) and key in ("revision", "engine", "compiler", "policy_hash", "sanitize"):
                 found[f"native {key}"] = value
     return found | dict(extra)
+
+
+def real_devices(root: Path = Path("/proc/driver/nvidia")) -> dict[str, str]:
+    """GPU models and driver version of this machine as its kernel module tells them; "unknown" where it does not."""
+    models = []
+    for file in sorted(root.glob("gpus/*/information")):
+        with contextlib.suppress(OSError):
+            found = re.search(r"^Model:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE)
+            models.append(found[1].strip() if found else "unknown")
+    version = None
+    with contextlib.suppress(OSError):
+        version = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", (root / "version").read_text(errors="replace"))
+    return {"gpus": ", ".join(models) or "unknown", "driver": version[1] if version else "unknown"}

@@ -228,7 +228,9 @@ def _keep(
             "command": list(command),
             "seed": 0,
             "evidence": "fake-driver" if node else "real-gpu",
-            "environment": rundir.environment({"gpus": ", ".join(options.gpus), "driver": options.driver}),
+            "environment": rundir.environment(
+                {"gpus": ", ".join(options.gpus), "driver": options.driver} if node else rundir.real_devices()
+            ),
             "options": {key: str(value) for key, value in dataclasses.asdict(options).items()},
             "processes": [{"index": 0, "label": "exec", "container": "exec", "status": raw}],
             "ended_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lab.checks.history import load
-from lab.runner import execute
+from lab.runner import execute, rundir
 from lab.runner.execute import Cancel, Interrupted, run_scenario
 from lab.runner.guest import GuestError, interposer_path, library_problem, parse_size
 from lab.scenario.load import loads
@@ -306,6 +306,14 @@ def test_a_real_run_has_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert f"LD_LIBRARY_PATH={tmp_path}\n" in variables
     assert info(directory)["evidence"] == "real-gpu"
     assert not (directory / "node").exists()
+
+
+def test_a_real_run_names_the_machines_own_card(tmp_path: Path) -> None:
+    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    (tmp_path / "gpus" / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release\n")
+    assert rundir.real_devices(tmp_path) == {"gpus": "NVIDIA H200", "driver": "580.159.04"}
+    assert rundir.real_devices(tmp_path / "absent") == {"gpus": "unknown", "driver": "unknown"}
 
 
 HAMI_WRITER = """
