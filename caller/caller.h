@@ -18,16 +18,38 @@
     X(cuDeviceGet)                                                                                                     \
     X(cuDeviceTotalMem_v2)                                                                                             \
     X(cuDevicePrimaryCtxRetain)                                                                                        \
-    X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2)                 \
-        X(cuCtxSetCurrent) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuCtxSynchronize) X(cuMemGetInfo_v2)         \
-            X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2) X(cuMemAllocAsync) X(cuMemFree_v2)             \
-                X(cuMemFreeAsync) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemsetD8_v2)            \
-                    X(cuMemsetD32_v2) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel)   \
-                        X(cuStreamSynchronize)
+    X(cuDevicePrimaryCtxRelease_v2)                                                                                    \
+    X(cuDevicePrimaryCtxReset_v2)                                                                                      \
+    X(cuCtxCreate_v2)                                                                                                  \
+    X(cuCtxDestroy_v2)                                                                                                 \
+    X(cuCtxSetCurrent)                                                                                                 \
+    X(cuCtxPushCurrent_v2)                                                                                             \
+    X(cuCtxPopCurrent_v2)                                                                                              \
+    X(cuCtxSynchronize)                                                                                                \
+    X(cuMemGetInfo_v2)                                                                                                 \
+    X(cuMemAlloc_v2)                                                                                                   \
+    X(cuMemAllocManaged)                                                                                               \
+    X(cuMemAllocPitch_v2)                                                                                              \
+    X(cuMemAllocAsync)                                                                                                 \
+    X(cuMemFree_v2)                                                                                                    \
+    X(cuMemFreeAsync)                                                                                                  \
+    X(cuMemcpyHtoD_v2)                                                                                                 \
+    X(cuMemcpyDtoH_v2)                                                                                                 \
+    X(cuMemcpyDtoD_v2)                                                                                                 \
+    X(cuMemsetD8_v2)                                                                                                   \
+    X(cuMemsetD32_v2)                                                                                                  \
+    X(cuModuleLoadData)                                                                                                \
+    X(cuModuleUnload)                                                                                                  \
+    X(cuModuleGetFunction)                                                                                             \
+    X(cuLaunchKernel)                                                                                                  \
+    X(cuStreamSynchronize)
 #define CALLER_NVML(X)                                                                                                 \
     X(nvmlInit_v2)                                                                                                     \
     X(nvmlShutdown)                                                                                                    \
-    X(nvmlDeviceGetCount_v2) X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetMemoryInfo) X(nvmlDeviceGetMemoryInfo_v2)
+    X(nvmlDeviceGetCount_v2)                                                                                           \
+    X(nvmlDeviceGetHandleByIndex_v2)                                                                                   \
+    X(nvmlDeviceGetMemoryInfo)                                                                                         \
+    X(nvmlDeviceGetMemoryInfo_v2)
 
 enum caller_call {
 #define X(name) C_##name,
