@@ -131,6 +131,7 @@ class _Run:
         self.containers: list[Container] = []
         self.unknown: list[dict[str, str]] = []
         self.fault_slots: list[int] = []
+        self.point_slots: dict[int, int] = {}  # faults at sequence points: the numbers after the node's
         self.timed_out = self.interrupted = False
         self.barriers = {
             instance.index: barrier_names(instance.process) if instance.process.steps else frozenset()
@@ -173,6 +174,9 @@ class _Run:
             self.recorder = Recorder(directory.history, capacity=plan.history_capacity(scenario))
         self.driver = native.directory() / "fake" if self.on == "fake" else None
         self._start_node()
+        for fault in plan.point_faults(scenario):  # numbered after those that the node carries out
+            self.point_slots[fault.index] = len(self.fault_slots)
+            self.fault_slots.append(fault.index)
         self._write_info()
         cache = loader_cache(self.scratch, self.driver) if self.driver is not None and self.isolated else None
         self.has_cache = cache is not None
@@ -347,6 +351,7 @@ class _Run:
         if process.clear_environment:
             return dict(process.environment)
         found = plan.inherited() | self.variables[instance.container.index] | plan.process_variables(instance)
+        found |= plan.point_plan(self.scenario, instance, self.point_slots)
         if not self.isolated and container.layout.library is not None:
             found["LD_PRELOAD"] = ":".join(plan.preload_list(str(container.layout.library)))
         found |= plan.library_path(self.driver, needed=not self.has_cache)

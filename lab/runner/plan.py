@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,8 +17,9 @@ from lab.node.faults import Fault as NodeFault
 from lab.runner import guest
 from lab.runner.container import VGPU, Container, Layout, visible_paths
 from lab.runner.guest import BUILTIN_LIBRARY
+from lab.scenario import vocabulary
 from lab.scenario.model import Container as ContainerModel
-from lab.scenario.model import Instance, Scenario, Step
+from lab.scenario.model import Fault, Instance, Scenario, Step
 from lab.spec import Dialect, Profile, load_profile
 from lab.spec.profile import Constant
 
@@ -48,6 +50,8 @@ def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:
     planned = []
     containers = {container.name: container.index for container in scenario.containers}
     for fault in scenario.faults:
+        if fault.at in vocabulary.points():
+            continue
         processes: Iterable[int | None] = (None,)
         if fault.process is not None:
             processes = scenario.process_indices(fault.process, fault.container)
@@ -72,6 +76,24 @@ def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:
                 )
             )
     return planned
+
+
+def point_faults(scenario: Scenario) -> list[Fault]:
+    """Faults at sequence points, which the interposer carries out itself."""
+    return [fault for fault in scenario.faults if fault.at in vocabulary.points()]
+
+
+def point_plan(scenario: Scenario, instance: Instance, slots: Mapping[int, int]) -> dict[str, str]:
+    """HOOKLAB_POINTS of one process (shim/common/points.h). ``slots``: scenario fault -> number its records carry."""
+    planned = []
+    for fault in point_faults(scenario):
+        if fault.container not in (None, instance.container.name):
+            continue
+        if fault.process is not None and instance.index not in scenario.process_indices(fault.process, fault.container):
+            continue
+        number = signal.SIGSTOP if fault.action == "stop" else fault.signal
+        planned.append(f"{vocabulary.points()[fault.at]}:{fault.call}:{int(number)}:{slots[fault.index]}")
+    return {"HOOKLAB_POINTS": ",".join(planned)} if planned else {}
 
 
 def history_capacity(scenario: Scenario) -> int:

@@ -96,6 +96,7 @@ def _dialect(value: object) -> object:
 Size = Annotated[int, BeforeValidator(units.parse_size)]
 Duration = Annotated[int, BeforeValidator(units.parse_duration)]
 HookName = Annotated[str, BeforeValidator(_one_of("driver function", vocabulary.hook_ids))]
+FaultPlace = Annotated[str, BeforeValidator(_one_of("driver function or sequence point", vocabulary.fault_places))]
 ProfileName = Annotated[str, BeforeValidator(_one_of("GPU profile", vocabulary.profiles))]
 Code = Annotated[int, BeforeValidator(_code)]
 CodeOrAny = Annotated[int | Literal["any"], BeforeValidator(_code_or_any)]
@@ -461,9 +462,12 @@ class NodeForm(Form):
 
 
 class FaultForm(Form):
-    """A planned fault in the driver."""
+    """A planned fault in the driver, or at a sequence point of the built-in interposer (`point.locked` and others).
 
-    at: HookName = Field(description="the driver function")
+    A sequence point takes `kill` or `stop`, by `call` (the n-th time the process comes there) and by process.
+    """
+
+    at: FaultPlace = Field(description="the driver function, or `point.NAME`")
     call: Positive | None = Field(default=None, description="fires at the n-th call only (default: at the first)")
     every: Positive | None = Field(default=None, description="fires at every n-th call")
     from_: Positive | None = Field(default=None, alias="from", description="fires at the n-th call and all later ones")
@@ -492,6 +496,11 @@ class FaultForm(Form):
             )
         if len(self.model_fields_set & {"call", "every", "from_"}) > 1:
             raise ValueError("a fault has one of call, every, from")
+        if self.at.startswith("point."):
+            if not actions & {"kill", "stop"}:
+                raise ValueError(f"at {self.at} a process can only be killed or stopped")
+            if self.model_fields_set & {"every", "from_", "scope", "when"}:
+                raise ValueError(f"at {self.at} only call, process and container can be chosen")
         return self
 
 

@@ -83,6 +83,17 @@ def constants(layout: str, prefix: str) -> dict[str, int]:
     return {name[len(prefix) :].lower(): value for name, value in found.items() if name.startswith(prefix)}
 
 
+def points() -> dict[str, int]:
+    """``point.before_lock`` -> number: sequence points of the built-in interposer and its region."""
+    found = constants("history", "HL_POINT_")
+    return {f"point.{name}": number for name, number in found.items() if number}
+
+
+def fault_places() -> dict[str, int]:
+    """Where a fault may be planned: driver functions and sequence points."""
+    return hook_ids() | points()
+
+
 def signals() -> dict[str, int]:
     """SIGKILL -> 9 ..."""
     return {name.name: int(name) for name in signal.Signals}

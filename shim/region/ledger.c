@@ -16,6 +16,7 @@
 #include "entries.h"
 #include "history.h"
 #include "hl_layout_history.h"
+#include "points.h"
 #include "region.h"
 
 #include <errno.h>
@@ -106,6 +107,7 @@ static int open_locked(const struct hl_ledger_config *config) {
     int problem = hl_region_open(&region, config->path, &fresh, why_line);
     if (problem) return problem;
     phase(HL_PHASE_REGION_ACQUIRED);
+    HL_POINT(GATE);
     problem = own_page();
     if (region.header->lock_kind == HL_LOCK_FILE)
         hl_region_gate_open(&region); /* the gate is the lock that entering takes */
@@ -127,6 +129,7 @@ int hl_ledger_open(const struct hl_ledger_config *config, const char **why) {
     int saved = errno, problem = 0;
     pthread_mutex_lock(&opening);
     if (!opened) {
+        hl_points_read();
         phase(HL_PHASE_REGION_ENTER);
         problem = open_locked(config);
         if (!problem) __atomic_store_n(&opened, 1, __ATOMIC_RELEASE);
@@ -195,6 +198,7 @@ void hl_ledger_close(void) {
     int saved = errno;
     pthread_mutex_lock(&opening);
     if (opened && attached && *owner_page) {
+        HL_POINT(EXIT);
         /* c = 1: the books of this process are closed; no bytes go, they stay until its death */
         event(HL_EVENT_LEDGER, 0, 0, 0, 0, load(&region.device[0].used), 1, 0);
         __atomic_store_n(&attached, 0, __ATOMIC_RELEASE);
@@ -218,6 +222,7 @@ static uint64_t book(int device, uint64_t bytes, int kind, enum booking how, uin
     set(&all->used, used + bytes);
     if (held > mine->peak) set(&mine->peak, held);
     if (used + bytes > all->peak) set(&all->peak, used + bytes);
+    HL_POINT(PUBLISHED);
     return used + bytes;
 }
 
@@ -287,6 +292,7 @@ int32_t hl_ledger_reserve(int device, uint64_t bytes, int kind, struct hl_ticket
     if (!problem)
         problem = decide(device, bytes, kind, mode == HL_MODE_RESERVE ? BOOK_PENDING : BOOK_NOTHING, &ticket->before);
     if (!problem) ticket->token = epoch;
+    HL_POINT(ADMITTED);
     return problem;
 }
 
@@ -305,6 +311,7 @@ static int32_t enter_entry(const struct hl_entry *entry) {
 }
 
 int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
+    HL_POINT(CALLED);
     if (!is_mine(ticket->token)) return 0; /* begun by a parent: its bytes are not ours */
     int device = ticket->device, kind = ticket->kind;
     struct hl_entry entry = {
@@ -342,10 +349,13 @@ int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t co
 int hl_ledger_find(uint64_t pointer, struct hl_entry *out) { return has_entries() && hl_entries_find(pointer, out); }
 
 int hl_ledger_detach(uint64_t pointer, struct hl_entry *out) {
-    return has_entries() && hl_entries_remove(pointer, out);
+    int known = has_entries() && hl_entries_remove(pointer, out);
+    if (known) HL_POINT(DETACHED);
+    return known;
 }
 
 void hl_ledger_credit(const struct hl_entry *entry) {
+    HL_POINT(FREED);
     if (is_mine(entry->token)) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
 }
 

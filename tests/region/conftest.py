@@ -28,7 +28,7 @@ def sanitizer() -> str:
 def region_program(compile_c: Callable[..., Path], root: Path, sanitizer: str) -> Callable[[str], Path]:
     """`region_program("units")`: tests/native/region/units.c with the region's sources, compiled once."""
     sources = sorted((root / "shim/region").glob("*.c")) + [
-        root / f"shim/common/{name}.c" for name in ("config", "history")
+        root / f"shim/common/{name}.c" for name in ("config", "history", "points")
     ]
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     done: dict[str, Path] = {}

@@ -43,6 +43,10 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
         ("inherited, ok: 1", "inherited, oom: 1", "outcome"),
         ("expect_exit: SIGKILL", "expect_exit: SIGTERM", "exits"),
     ],
+    "lifecycle/killed-with-the-lock.yaml": [
+        ("inherited, ok: 2", "inherited, oom: 2", "outcome"),
+        ("expect_exit: SIGKILL", "expect_exit: 0", "exits"),
+    ],
     "memory/implicit-free.yaml": [
         ("after-destroy, ok: 1", "after-destroy, oom: 1", "outcome"),
         ("after-reset, ok: 1", "after-reset, oom: 1", "outcome"),
