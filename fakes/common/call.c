@@ -173,3 +173,13 @@ void hl_phys_give(uint32_t device, uint32_t kind, uint64_t bytes) {
     hl_accounts_give(hl_node.base, hl_node.slot, device, kind, bytes, &after);
     record_phys(device, kind, 0 - bytes, &after);
 }
+
+void hl_phys_give_for(uint32_t slot, uint64_t generation, uint32_t device, uint32_t kind, uint64_t bytes) {
+    if (slot == hl_node.slot && generation == hl_node.process->generation) {
+        hl_phys_give(device, kind, bytes);
+        return;
+    }
+    if (slot >= hl_node.header->process_capacity) return;
+    struct hl_accounts_after after = {.time_ns = hl_node.header->history_level != 0};
+    hl_accounts_give_for(hl_node.base, hl_node.slot, slot, generation, device, kind, bytes, &after);
+}

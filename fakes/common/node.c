@@ -34,7 +34,7 @@ static uint32_t none_calls[HL_NAME_COUNT];
 struct hl_node_view hl_node = NOWHERE;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static int attached, connection = -1, fork_handler, complained;
+static int attached, connection = -1, fork_handler, complained, lent;
 static size_t mapped_bytes;
 static void (*fork_child)(int);
 
@@ -62,60 +62,83 @@ static int move_up(int fd) {
     return high;
 }
 
-static int talk(const char *path, uint32_t kind, int *fd_out, struct hl_node_reply *reply, int fds[2]) {
+/* A connected socket, or -1 with *code. */
+static int reach(const char *path, int *code) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    fds[0] = fds[1] = -1;
-    if (strlen(path) >= sizeof address.sun_path) return ENAMETOOLONG;
+    *code = ENAMETOOLONG;
+    if (strlen(path) >= sizeof address.sun_path) return -1;
     strcpy(address.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0) return errno;
+    *code = errno;
+    if (fd < 0) return -1;
     struct timeval patience = {PATIENCE_S, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        if (errno != EINTR) {
+            *code = errno;
+            close(fd);
+            return -1;
+        }
+    return fd;
+}
+
+union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(2 * sizeof(int))];
+};
+
+/* One request and its reply. lent: a descriptor that goes along, -1 none. fds: what came back, -1 none; only on 0. */
+static int exchange(int fd, const struct hl_node_request *request, int lent, struct hl_node_reply *reply, int fds[2]) {
+    union control control = {.bytes = {0}};
+    struct iovec vector = {(void *)(uintptr_t)request, sizeof *request};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    if (lent >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(sizeof lent);
+        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+        part->cmsg_level = SOL_SOCKET;
+        part->cmsg_type = SCM_RIGHTS;
+        part->cmsg_len = CMSG_LEN(sizeof lent);
+        memcpy(CMSG_DATA(part), &lent, sizeof lent);
+    }
+    fds[0] = fds[1] = -1;
+    ssize_t done;
+    errno = 0;
+    while ((done = sendmsg(fd, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
+    if (done != (ssize_t)sizeof *request) return errno ? errno : EPROTO;
+    vector = (struct iovec){reply, sizeof *reply};
+    message = (struct msghdr){
+        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    while ((done = recvmsg(fd, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {}
+    if (done < 0) return errno == EAGAIN ? ETIMEDOUT : errno;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part))
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
+            memcpy(fds, CMSG_DATA(part),
+                   part->cmsg_len - CMSG_LEN(0) > 2 * sizeof(int) ? 2 * sizeof(int) : part->cmsg_len - CMSG_LEN(0));
+    int code = 0;
+    if (done != (ssize_t)sizeof *reply || reply->magic != HL_NODE_MAGIC || reply->version != HL_NODE_VERSION)
+        code = EPROTO;
+    else if (reply->status) code = reply->status > 0 ? reply->status : EPROTO;
+    for (int i = 0; code && i < 2; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+        fds[i] = -1;
+    }
+    return code;
+}
+
+static int talk(const char *path, uint32_t kind, int *fd_out, struct hl_node_reply *reply, int fds[2]) {
+    int code, fd = reach(path, &code);
+    if (fd < 0) return code;
     struct hl_node_request request = {.magic = HL_NODE_MAGIC,
                                       .version = HL_NODE_VERSION,
                                       .kind = kind,
                                       .container = integer("HOOKLAB_CONTAINER"),
                                       .index = integer("HOOKLAB_PROCESS"),
                                       .ns_pid = (uint32_t)getpid()};
-    int code = 0;
-    while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
-        if (errno != EINTR) {
-            code = errno;
-            goto failed;
-        }
-    ssize_t done;
-    while ((done = send(fd, &request, sizeof request, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
-    if (done != (ssize_t)sizeof request) {
-        code = errno ? errno : EPROTO;
-        goto failed;
-    }
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-    } control;
-    struct iovec vector = {reply, sizeof *reply};
-    struct msghdr message = {
-        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    while ((done = recvmsg(fd, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {}
-    if (done < 0) {
-        code = errno == EAGAIN ? ETIMEDOUT : errno;
-        goto failed;
-    }
-    for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part))
-        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
-            memcpy(fds, CMSG_DATA(part),
-                   part->cmsg_len - CMSG_LEN(0) > 2 * sizeof(int) ? 2 * sizeof(int) : part->cmsg_len - CMSG_LEN(0));
-    if (done != (ssize_t)sizeof *reply || reply->magic != HL_NODE_MAGIC || reply->version != HL_NODE_VERSION)
-        code = EPROTO;
-    else if (reply->status) code = reply->status > 0 ? reply->status : EPROTO;
-    if (code) goto failed;
-    *fd_out = fd;
-    return 0;
-failed:
-    for (int i = 0; i < 2; i++)
-        if (fds[i] >= 0) close(fds[i]);
-    close(fd);
+    code = exchange(fd, &request, -1, reply, fds);
+    if (code) close(fd);
+    else *fd_out = fd;
     return code;
 }
 
@@ -148,7 +171,7 @@ static void in_child(void) {
     if (connection >= 0) close(connection);
     if (hl_node.memory_fd >= 0) close(hl_node.memory_fd);
     connection = -1;
-    attached = complained = 0;
+    attached = complained = lent = 0;
     memset(none_calls, 0, sizeof none_calls);
     memset(&none_process, 0, sizeof none_process);
     hl_node = (struct hl_node_view)NOWHERE;
@@ -230,4 +253,36 @@ int hl_node_attach(uint32_t kind) {
     pthread_mutex_unlock(&mutex);
     errno = keep;
     return code;
+}
+
+int hl_node_lend_memory(void) {
+    int keep = errno, code = 0, fds[2];
+    pthread_mutex_lock(&mutex);
+    if (!lent) {
+        struct hl_node_request request = {.magic = HL_NODE_MAGIC, .version = HL_NODE_VERSION, .kind = HL_REQUEST_SHARE};
+        struct hl_node_reply reply;
+        code = connection < 0 ? ENOTCONN : exchange(connection, &request, hl_node.memory_fd, &reply, fds);
+        lent = code == 0;
+    }
+    pthread_mutex_unlock(&mutex);
+    errno = keep;
+    return code;
+}
+
+int hl_node_open_memory(uint32_t slot, uint64_t generation) {
+    int keep = errno, code, fds[2] = {-1, -1};
+    const char *path = hl_config("HOOKLAB_NODE");
+    int fd = path ? reach(path, &code) : -1;
+    if (fd >= 0) {
+        struct hl_node_request request = {.magic = HL_NODE_MAGIC,
+                                          .version = HL_NODE_VERSION,
+                                          .kind = HL_REQUEST_OPEN,
+                                          .slot = slot,
+                                          .generation = generation};
+        struct hl_node_reply reply;
+        if (exchange(fd, &request, -1, &reply, fds) == 0 && fds[0] >= 0) close(fds[0]);
+        close(fd);
+    }
+    errno = keep;
+    return fds[1] < 0 ? -1 : move_up(fds[1]);
 }

@@ -35,6 +35,10 @@ extern struct hl_node_view hl_node;
  * process) and may be tried again. */
 int hl_node_attach(uint32_t kind);
 int hl_node_attached(void);
+/* Lends this process's memory file to the node, so that others can open it; once a process. 0 or an errno. */
+int hl_node_lend_memory(void);
+/* The memory file that the process (slot, generation) lends: a descriptor, or -1. */
+int hl_node_open_memory(uint32_t slot, uint64_t generation);
 /* Called in a forked child after the connection is closed and hl_node leads to private memory again. `was_attached` tells
  * whether the parent was. One callback a library. */
 void hl_node_on_fork(void (*child)(int was_attached));

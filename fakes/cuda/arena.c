@@ -84,6 +84,9 @@ static void record_free(struct alloc *r) {
     spare_records = r;
 }
 
+struct alloc *arena_record(void) { return record_new(); }
+void arena_record_free(struct alloc *r) { record_free(r); }
+
 /* ---- size classes --------------------------------------------------------------------------------------- */
 
 static inline uint32_t class_of(uint32_t n) {

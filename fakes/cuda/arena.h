@@ -23,6 +23,8 @@ enum {
 struct ctx;
 struct pool;
 
+enum { SPECIAL_NONE, SPECIAL_MAPPED, SPECIAL_IPC, SPECIAL_IMPORTED, SPECIAL_GRAPH }; /* what foreign memory is */
+
 struct alloc { /* one live allocation */
     uint64_t offset, bytes;
     uint64_t id;     /* buffer id */
@@ -30,8 +32,11 @@ struct alloc { /* one live allocation */
     struct pool *pool;
     struct heap *heap;             /* NULL: a run of blocks of its own */
     struct alloc *next, *previous; /* of the owner */
+    char *data;                    /* memory outside the arena (foreign.h): its host view; `offset` is its address */
     uint32_t units;                /* heap extent, or blocks of the run */
-    uint8_t device, kind, hidden;  /* hidden: the driver's own (module code), not a user's pointer */
+    uint8_t device, kind, hidden;  /* hidden: the driver's own (module code, arrays), not a user's pointer */
+    uint8_t special;               /* SPECIAL_* */
+    uint16_t readable, writable;   /* SPECIAL_MAPPED: devices with access, one bit each */
 };
 
 struct heap {
@@ -59,6 +64,8 @@ struct alloc *heap_alloc(struct heap *heap, uint64_t bytes);
 struct alloc *run_alloc(uint32_t device, uint32_t kind, uint64_t bytes, int charged);
 void arena_free(struct alloc *alloc);
 
+struct alloc *arena_record(void); /* an empty record with a fresh id, or NULL */
+void arena_record_free(struct alloc *alloc);
 struct alloc *arena_at(uint64_t offset);   /* whose memory this byte is; NULL nobody's */
 uint64_t arena_run_base(uint64_t offset);  /* offset of the block this byte is in */
 uint64_t arena_run_bytes(uint64_t offset); /* length of the run of blocks this byte is in */

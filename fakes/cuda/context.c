@@ -85,6 +85,8 @@ CUresult context_new(uint32_t device, unsigned flags, unsigned api, int primary,
     ctx->allocs = NULL;
     ctx->streams = NULL;
     ctx->modules = NULL;
+    ctx->arrays = NULL;
+    ctx->peers = 0;
     ctx->stack_bytes = 0;
     ctx->cache = CU_FUNC_CACHE_PREFER_NONE;
     static const size_t limit[LIMITS] = {STACK_DEFAULT, 8650752, 8388608, 2, 2048, 128, 0, 0, 0, 0, 0, 0};
@@ -112,6 +114,8 @@ void context_end(struct ctx *ctx) {
     fake_lock();
     __atomic_store_n(&ctx->alive, 0, __ATOMIC_RELEASE);
     modules_end(ctx);
+    arrays_end(ctx);
+    imports_end(ctx);
     while (ctx->allocs) memory_end(ctx->allocs);
     for (struct stream *s = ctx->streams; s; s = s->next) s->magic = MAGIC_DEAD;
     ctx->streams = NULL;
@@ -414,6 +418,30 @@ static CUresult priority_range(int *least, int *greatest) {
     return CUDA_SUCCESS;
 }
 ENTRY(cuCtxGetStreamPriorityRange, (int *least, int *greatest), priority_range(least, greatest))
+
+/* ---- peers ----------------------------------------------------------------------------------------------- */
+
+static CUresult peer(CUcontext handle, unsigned flags, int enable) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    struct ctx *other = ctx_of(handle);
+    if (!other) return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    uint32_t bit = 1u << other->device;
+    if (!enable) {
+        if (!(ctx->peers & bit)) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+        ctx->peers &= ~bit;
+        return CUDA_SUCCESS;
+    }
+    if (other->device == ctx->device) return CUDA_ERROR_INVALID_DEVICE;
+    if (!peer_possible(ctx->device, other->device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (ctx->peers & bit) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    ctx->peers |= bit;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuCtxEnablePeerAccess, (CUcontext ctx, unsigned int flags), peer(ctx, flags, 1))
+ENTRY(cuCtxDisablePeerAccess, (CUcontext ctx), peer(ctx, 0, 0))
 
 /* ---- limits ---------------------------------------------------------------------------------------------- */
 

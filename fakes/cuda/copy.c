@@ -1,5 +1,6 @@
 /* Copies and fills. Work is done in the calling thread at once; an asynchronous call differs only in what it waits for.
  * Bounds are those of the allocation as it was asked for, to the byte. */
+#include "array.h"
 #include "fake.h"
 
 #include <string.h>
@@ -65,13 +66,29 @@ COPY2(cuMemcpyPeerAsync, _ptsz,
 
 struct side {
     CUmemorytype type;
-    CUdeviceptr at;
+    CUdeviceptr at; /* or the array */
     size_t x, y, z, pitch, height;
 };
 
 static CUresult locate(const struct side *s, size_t width, size_t rows, size_t depth, int access, char **out,
                        size_t *pitch, size_t *slice) {
-    if (s->type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+    if (s->type == CU_MEMORYTYPE_ARRAY) {
+        struct array *a = array_of((CUarray)(uintptr_t)s->at);
+        if (!a) return CUDA_ERROR_INVALID_HANDLE;
+        const CUDA_ARRAY3D_DESCRIPTOR *d = &a->desc;
+        size_t height = d->Height ? d->Height : 1, layers = d->Depth ? d->Depth : 1;
+        if (s->x > d->Width * a->element || width > d->Width * a->element - s->x || s->x % a->element ||
+            width % a->element || s->y > height || rows > height - s->y || s->z > layers || depth > layers - s->z)
+            return CUDA_ERROR_INVALID_VALUE;
+        *pitch = a->pitch;
+        *slice = a->slice;
+        uint64_t start = a->offset + s->z * a->slice + s->y * a->pitch + s->x;
+        fake_lock();
+        if (access == 'w') arena_written(start, (depth - 1) * a->slice + (rows - 1) * a->pitch + width);
+        fake_unlock();
+        *out = arena.data_base + start;
+        return CUDA_SUCCESS;
+    }
     if (s->type != CU_MEMORYTYPE_HOST && s->type != CU_MEMORYTYPE_DEVICE && s->type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     *pitch = s->pitch ? s->pitch : rows <= 1 && depth <= 1 ? s->x + width : 0;
@@ -103,21 +120,23 @@ static CUresult box(const struct side *to, const struct side *from, size_t width
     return ctx_trouble(ctx);
 }
 
-static CUdeviceptr where(CUmemorytype type, const void *host, CUdeviceptr device) {
-    return type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)host : device;
+static CUdeviceptr where(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array) {
+    return type == CU_MEMORYTYPE_HOST    ? (CUdeviceptr)(uintptr_t)host
+           : type == CU_MEMORYTYPE_ARRAY ? (CUdeviceptr)(uintptr_t)array
+                                         : device;
 }
 
 static CUresult copy2d(const CUDA_MEMCPY2D *c, CUstream stream, int default_stream) {
     if (!c) return need_init() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_VALUE;
     struct side to = {c->dstMemoryType,
-                      where(c->dstMemoryType, c->dstHost, c->dstDevice),
+                      where(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray),
                       c->dstXInBytes,
                       c->dstY,
                       0,
                       c->dstPitch,
                       0};
     struct side from = {c->srcMemoryType,
-                        where(c->srcMemoryType, c->srcHost, c->srcDevice),
+                        where(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray),
                         c->srcXInBytes,
                         c->srcY,
                         0,
@@ -132,11 +151,11 @@ PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstr
 
 static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, int default_stream) {
     if (!c) return need_init() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_VALUE;
-    struct side to = {c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice),
+    struct side to = {c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray),
                       c->dstXInBytes,   c->dstY,
                       c->dstZ,          c->dstPitch,
                       c->dstHeight};
-    struct side from = {c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice),
+    struct side from = {c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray),
                         c->srcXInBytes,   c->srcY,
                         c->srcZ,          c->srcPitch,
                         c->srcHeight};
@@ -145,6 +164,141 @@ static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, int default_stre
 PAIR(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *c), copy3d(c, NULL, DEFAULT_STREAM))
 PAIR(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *c, CUstream stream),
      copy3d(c, stream, DEFAULT_STREAM))
+
+/* The 32-bit generation: the same with narrower numbers. Its addresses cannot reach what a 64-bit driver hands out. */
+static CUresult copy2d_v1(const CUDA_MEMCPY2D_v1 *c, CUstream stream) {
+    CUDA_MEMCPY2D wide;
+    if (!c) return copy2d(NULL, stream, 1);
+    wide =
+        (CUDA_MEMCPY2D){c->srcXInBytes, c->srcY,        c->srcMemoryType, c->srcHost,       c->srcDevice, c->srcArray,
+                        c->srcPitch,    c->dstXInBytes, c->dstY,          c->dstMemoryType, c->dstHost,   c->dstDevice,
+                        c->dstArray,    c->dstPitch,    c->WidthInBytes,  c->Height};
+    return copy2d(&wide, stream, 1);
+}
+ENTRY(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *c), copy2d_v1(c, NULL))
+ENTRY(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *c), copy2d_v1(c, NULL))
+ENTRY(cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *c, CUstream stream), copy2d_v1(c, stream))
+
+static CUresult copy3d_peer(const CUDA_MEMCPY3D_PEER *c, CUstream stream, int default_stream) {
+    if (!c) return copy3d(NULL, stream, default_stream);
+    CUDA_MEMCPY3D plain = {.srcXInBytes = c->srcXInBytes,
+                           .srcY = c->srcY,
+                           .srcZ = c->srcZ,
+                           .srcLOD = c->srcLOD,
+                           .srcMemoryType = c->srcMemoryType,
+                           .srcHost = c->srcHost,
+                           .srcDevice = c->srcDevice,
+                           .srcArray = c->srcArray,
+                           .srcPitch = c->srcPitch,
+                           .srcHeight = c->srcHeight,
+                           .dstXInBytes = c->dstXInBytes,
+                           .dstY = c->dstY,
+                           .dstZ = c->dstZ,
+                           .dstLOD = c->dstLOD,
+                           .dstMemoryType = c->dstMemoryType,
+                           .dstHost = c->dstHost,
+                           .dstDevice = c->dstDevice,
+                           .dstArray = c->dstArray,
+                           .dstPitch = c->dstPitch,
+                           .dstHeight = c->dstHeight,
+                           .WidthInBytes = c->WidthInBytes,
+                           .Height = c->Height,
+                           .Depth = c->Depth};
+    return copy3d(&plain, stream, default_stream);
+}
+PAIR(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER *c), copy3d_peer(c, NULL, DEFAULT_STREAM))
+PAIR(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, (const CUDA_MEMCPY3D_PEER *c, CUstream stream),
+     copy3d_peer(c, stream, DEFAULT_STREAM))
+
+/* One dimension, arrays: an offset in bytes into the first row and on into the next ones. */
+static CUresult along(CUarray handle, size_t offset, int to_array, CUmemorytype type, CUdeviceptr at, size_t bytes,
+                      CUstream stream, int default_stream) {
+    struct ctx *ctx;
+    struct stream *s;
+    CUresult result = queue(stream, default_stream, &ctx, &s);
+    if (result) return result;
+    struct array *a = array_of(handle);
+    if (!a) return CUDA_ERROR_INVALID_HANDLE;
+    size_t row = a->desc.Width * a->element;
+    while (bytes) {
+        size_t x = offset % row, part = row - x < bytes ? row - x : bytes;
+        struct side array = {CU_MEMORYTYPE_ARRAY, (CUdeviceptr)(uintptr_t)handle, x, offset / row, 0, 0, 0};
+        struct side other = {type, at, 0, 0, 0, 0, 0};
+        result = to_array ? box(&array, &other, part, 1, 1, stream, default_stream)
+                          : box(&other, &array, part, 1, 1, stream, default_stream);
+        if (result) return result;
+        bytes -= part;
+        offset += part;
+        at += part;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult between(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes, int ds) {
+    struct array *a = array_of(to), *b = array_of(from);
+    if (need_init()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!a || !b) return CUDA_ERROR_INVALID_HANDLE;
+    size_t to_row = a->desc.Width * a->element, from_row = b->desc.Width * b->element;
+    while (bytes) {
+        size_t part = bytes, left = to_row - to_offset % to_row;
+        if (part > left) part = left;
+        if (part > from_row - from_offset % from_row) part = from_row - from_offset % from_row;
+        struct side d = {
+            CU_MEMORYTYPE_ARRAY, (CUdeviceptr)(uintptr_t)to, to_offset % to_row, to_offset / to_row, 0, 0, 0};
+        struct side s = {
+            CU_MEMORYTYPE_ARRAY, (CUdeviceptr)(uintptr_t)from, from_offset % from_row, from_offset / from_row, 0, 0, 0};
+        CUresult result = box(&d, &s, part, 1, 1, NULL, ds);
+        if (result) return result;
+        bytes -= part;
+        to_offset += part;
+        from_offset += part;
+    }
+    return CUDA_SUCCESS;
+}
+
+PAIR(cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds, (CUarray to, size_t offset, const void *from, size_t bytes),
+     along(to, offset, 1, CU_MEMORYTYPE_HOST, H(from), bytes, NULL, DEFAULT_STREAM))
+PAIR(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
+     (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
+     along(to, offset, 1, CU_MEMORYTYPE_HOST, H(from), bytes, stream, DEFAULT_STREAM))
+PAIR(cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds, (void *to, CUarray from, size_t offset, size_t bytes),
+     along(from, offset, 0, CU_MEMORYTYPE_HOST, H(to), bytes, NULL, DEFAULT_STREAM))
+PAIR(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz,
+     (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
+     along(from, offset, 0, CU_MEMORYTYPE_HOST, H(to), bytes, stream, DEFAULT_STREAM))
+PAIR(cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
+     along(to, offset, 1, CU_MEMORYTYPE_DEVICE, from, bytes, NULL, DEFAULT_STREAM))
+PAIR(cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+     along(from, offset, 0, CU_MEMORYTYPE_DEVICE, to, bytes, NULL, DEFAULT_STREAM))
+PAIR(cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds,
+     (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+     between(to, to_offset, from, from_offset, bytes, DEFAULT_STREAM))
+ENTRY(cuMemcpyHtoA, (CUarray to, unsigned int offset, const void *from, unsigned int bytes),
+      along(to, offset, 1, CU_MEMORYTYPE_HOST, H(from), bytes, NULL, 1))
+ENTRY(cuMemcpyHtoAAsync, (CUarray to, unsigned int offset, const void *from, unsigned int bytes, CUstream stream),
+      along(to, offset, 1, CU_MEMORYTYPE_HOST, H(from), bytes, stream, 1))
+ENTRY(cuMemcpyAtoH, (void *to, CUarray from, unsigned int offset, unsigned int bytes),
+      along(from, offset, 0, CU_MEMORYTYPE_HOST, H(to), bytes, NULL, 1))
+ENTRY(cuMemcpyAtoHAsync, (void *to, CUarray from, unsigned int offset, unsigned int bytes, CUstream stream),
+      along(from, offset, 0, CU_MEMORYTYPE_HOST, H(to), bytes, stream, 1))
+ENTRY(cuMemcpyDtoA, (CUarray to, unsigned int offset, CUdeviceptr_v1 from, unsigned int bytes),
+      along(to, offset, 1, CU_MEMORYTYPE_DEVICE, from, bytes, NULL, 1))
+ENTRY(cuMemcpyAtoD, (CUdeviceptr_v1 to, CUarray from, unsigned int offset, unsigned int bytes),
+      along(from, offset, 0, CU_MEMORYTYPE_DEVICE, to, bytes, NULL, 1))
+ENTRY(cuMemcpyAtoA, (CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset, unsigned int bytes),
+      between(to, to_offset, from, from_offset, bytes, 1))
+ENTRY(cuMemcpyHtoD, (CUdeviceptr_v1 to, const void *from, unsigned int bytes),
+      copy(to, STRICT, H(from), PAGEABLE, bytes, NULL, 1))
+ENTRY(cuMemcpyDtoH, (void *to, CUdeviceptr_v1 from, unsigned int bytes),
+      copy(H(to), PAGEABLE, from, STRICT, bytes, NULL, 1))
+ENTRY(cuMemcpyDtoD, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes),
+      copy(to, STRICT, from, STRICT, bytes, NULL, 1))
+ENTRY(cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned int bytes, CUstream stream),
+      copy(to, STRICT, H(from), PAGEABLE, bytes, stream, 1))
+ENTRY(cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+      copy(H(to), PAGEABLE, from, STRICT, bytes, stream, 1))
+ENTRY(cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+      copy(to, STRICT, from, STRICT, bytes, stream, 1))
 
 /* ---- fills ------------------------------------------------------------------------------------------------ */
 
@@ -199,6 +353,16 @@ static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, s
 SET(8, unsigned char, 1)
 SET(16, unsigned short, 2)
 SET(32, unsigned int, 4)
+
+#define SET32(NAME, TYPE, SIZE)                                                                                        \
+    ENTRY(cuMemsetD##NAME, (CUdeviceptr_v1 to, TYPE value, unsigned int count),                                        \
+          set(to, 0, value, SIZE, count, 1, NULL, 1))                                                                  \
+    ENTRY(cuMemsetD2D##NAME,                                                                                           \
+          (CUdeviceptr_v1 to, unsigned int pitch, TYPE value, unsigned int width, unsigned int rows),                  \
+          set(to, pitch, value, SIZE, width, rows, NULL, 1))
+SET32(8, unsigned char, 1)
+SET32(16, unsigned short, 2)
+SET32(32, unsigned int, 4)
 
 /* ---- hints about managed memory --------------------------------------------------------------------------- */
 

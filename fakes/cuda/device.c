@@ -200,26 +200,34 @@ static CUresult by_pci(CUdevice *out, const char *text) {
 }
 ENTRY(cuDeviceGetByPCIBusId, (CUdevice * device, const char *text), by_pci(device, text))
 
-/* Peers: two different devices of a fake node cannot reach each other's memory. */
+/* Peers: cards of one model that are no consumer cards reach each other's memory. */
+int peer_possible(uint32_t device, uint32_t other) {
+    enum { BRAND_GEFORCE = 5 };
+    return device != other && physical(device)->brand != BRAND_GEFORCE &&
+           strcmp(physical(device)->name, physical(other)->name) == 0;
+}
+
 static CUresult peer(int *out, CUdevice device, CUdevice other) {
-    struct hl_node_device *d;
-    CUresult result = known(device, &d);
-    if (result == CUDA_SUCCESS) result = known(other, &d);
+    struct hl_node_device *one, *two;
+    CUresult result = known(device, &one);
+    if (result == CUDA_SUCCESS) result = known(other, &two);
     if (result) return result;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = 0;
+    *out = peer_possible((uint32_t)(one - hl_node.devices), (uint32_t)(two - hl_node.devices));
     return CUDA_SUCCESS;
 }
 ENTRY(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice other), peer(can, device, other))
 
 static CUresult p2p(int *out, int which, CUdevice device, CUdevice other) {
-    struct hl_node_device *d;
-    CUresult result = known(device, &d);
-    if (result == CUDA_SUCCESS) result = known(other, &d);
+    struct hl_node_device *one, *two;
+    CUresult result = known(device, &one);
+    if (result == CUDA_SUCCESS) result = known(other, &two);
     if (result) return result;
     if (device == other) return CUDA_ERROR_INVALID_DEVICE;
     if (!out || which < 1) return CUDA_ERROR_INVALID_VALUE;
-    *out = 0;
+    *out = which == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK
+               ? 0
+               : peer_possible((uint32_t)(one - hl_node.devices), (uint32_t)(two - hl_node.devices));
     return CUDA_SUCCESS;
 }
 ENTRY(cuDeviceGetP2PAttribute, (int *value, CUdevice_P2PAttribute which, CUdevice device, CUdevice other),

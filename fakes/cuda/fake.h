@@ -68,6 +68,15 @@ struct stream {
     struct stream *next;
 };
 
+struct event {
+    uint32_t magic, flags;
+    struct ctx *ctx;
+    uint64_t own_time;
+    uint64_t *time; /* atomic: ns, 0 = never recorded; elsewhere when other processes see it */
+    int64_t place;  /* in the page of shared times, -1 none */
+    struct stream *stream;
+};
+
 struct ctx {
     uint32_t magic;
     int alive;  /* atomic: 0 = destroyed, or a primary context that nobody retains */
@@ -80,6 +89,8 @@ struct ctx {
     struct alloc *allocs;
     struct stream *streams;
     struct module *modules;
+    struct array *arrays;
+    uint32_t peers; /* devices whose memory its kernels may touch, one bit each */
     struct stream legacy, per_thread;
     size_t limit[LIMITS];
     CUfunc_cache cache;
@@ -146,6 +157,8 @@ void stream_wait(struct stream *stream); /* all its work is done */
 int stream_idle(const struct stream *stream);
 void context_wait(struct ctx *ctx);
 void stream_work(struct stream *stream, uint64_t end_ns);
+CUresult event_of(CUevent handle, struct event **out);
+struct event *event_new(struct ctx *ctx, unsigned flags);
 
 /* Memory (memory.c, pool.c). */
 CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out);
@@ -161,7 +174,16 @@ struct host {                         /* pinned host memory */
     int registered;
     struct host *next;
 };
-struct host *host_at(uint64_t pointer); /* under the lock */
+struct host *host_at(uint64_t pointer);      /* under the lock */
+int pool_is_shared(const struct pool *pool); /* made with a handle type */
+int pool_imported_file(CUmemoryPool handle); /* its exporter's memory file; -1: no imported pool */
+CUresult pool_file(int *fd);                 /* ipc.c: what an exported pool is */
+int pool_file_fits(int fd);
+int peer_possible(uint32_t device, uint32_t other); /* device.c: physical indices */
+
+/* What a context holds besides: under the lock, when it ends. */
+void imports_end(struct ctx *ctx);
+void arrays_end(struct ctx *ctx);
 /* Where `bytes` bytes at a pointer really are. access: 'r' or 'w'. pageable: plain host memory is fine.
  * 0, or 1 when the range is not wholly inside what the pointer belongs to. */
 CUresult memory_resolve(CUdeviceptr pointer, uint64_t bytes, int access, int pageable, char **out);

@@ -105,7 +105,13 @@ static void fault(struct ctx *ctx) { __atomic_store_n(&ctx->sticky, CUDA_ERROR_I
 /* Bytes a kernel reads or writes; an address that is not the program's is an error of the kernel, not of its launch. */
 static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) {
     char *out;
-    if (memory_resolve(at, bytes, access, 0, &out) == CUDA_SUCCESS) return out;
+    uint64_t offset;
+    fake_lock();
+    struct alloc *a = memory_at(at, &offset);
+    int foreign = a && !a->data && a->device != ctx->device && a->kind != HL_KIND_MANAGED &&
+                  !(ctx->peers & 1u << a->device); /* another device's memory, and it is no peer */
+    fake_unlock();
+    if (!foreign && memory_resolve(at, bytes, access, 0, &out) == CUDA_SUCCESS) return out;
     fault(ctx);
     return NULL;
 }

@@ -1,6 +1,8 @@
 /* Device, managed and pinned memory: allocation, freeing, sizes, what a pointer is. */
 #include "fake.h"
 
+#include "foreign.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,12 +13,16 @@ static struct host *hosts;
 static uint64_t next_host_id = 1;
 
 static CUdeviceptr pointer_of(const struct alloc *a) {
+    if (a->data) return a->offset;
     return (CUdeviceptr)(uintptr_t)(a->kind == HL_KIND_MANAGED ? arena.data_base : arena.device_base) + a->offset;
 }
 
 struct alloc *memory_at(CUdeviceptr pointer, uint64_t *offset) {
     int window = arena_offset(pointer, offset);
-    if (!window) return NULL;
+    if (!window) {
+        *offset = pointer;
+        return foreign_at(pointer);
+    }
     struct alloc *a = arena_at(*offset);
     /* Each window shows its own kind of memory: the other's addresses are nobody's. */
     return a && !a->hidden && (a->kind == HL_KIND_MANAGED) == (window == 2) ? a : NULL;
@@ -141,9 +147,10 @@ static CUresult release(CUdeviceptr pointer, uint64_t *bytes) {
     uint64_t offset;
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);
-    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE) {
+    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data) {
+        int ended = a && a->data && a->offset == offset && imported_end(a);
         fake_unlock();
-        return CUDA_ERROR_INVALID_VALUE;
+        return ended ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     uint32_t device = a->device;
     *bytes = a->bytes;
@@ -248,7 +255,7 @@ static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         narrow = (uint32_t)(a ? ordinal_of(a->device) : ordinal_of(h->ctx->device));
         break;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: narrow = is_device && !is_pool; break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: narrow = is_device && !is_pool && !a->data; break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: WIDE(start); break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: WIDE(a ? a->bytes : h->bytes); break;
     case CU_POINTER_ATTRIBUTE_MAPPED: narrow = 1; break;
@@ -257,10 +264,13 @@ static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: narrow = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE; break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: WIDE((uintptr_t)(a ? a->pool : NULL)); break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        WIDE(is_pool ? (uint64_t)POOL_STEP : a && !a->heap ? (uint64_t)a->units * BLOCK : (uint64_t)BLOCK);
+        WIDE(a && a->data    ? a->bytes
+             : is_pool       ? (uint64_t)POOL_STEP
+             : a && !a->heap ? (uint64_t)a->units * BLOCK
+                             : (uint64_t)BLOCK);
         break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        WIDE(a ? pointer_of(a) - (a->offset - arena_run_base(a->offset)) : start);
+        WIDE(a && !a->data ? pointer_of(a) - (a->offset - arena_run_base(a->offset)) : start);
         break;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: WIDE(a ? a->id : h->id); break;
     case 21: narrow = is_device && !is_pool; break; /* IS_HW_DECOMPRESS_CAPABLE, absent from older headers */
@@ -321,6 +331,18 @@ static CUresult pointer_set(const void *value, int which, CUdeviceptr pointer) {
 ENTRY(cuPointerSetAttribute, (const void *value, CUpointer_attribute which, CUdeviceptr pointer),
       pointer_set(value, (int)which, pointer))
 
+/* Memory outside the arena; a range may lie in several mappings that follow each other. */
+static CUresult resolve_foreign(struct alloc *a, uint64_t pointer, uint64_t bytes, int access, char **out) {
+    uint16_t device = fake_current ? (uint16_t)(1u << fake_current->device) : 0xFFFF;
+    *out = a->data + (pointer - a->offset);
+    for (uint64_t end = pointer + bytes;;) {
+        if (a->special == SPECIAL_MAPPED && !((access == 'w' ? a->writable : a->readable) & device))
+            return CUDA_ERROR_INVALID_VALUE;
+        if (end <= a->offset + a->bytes) return CUDA_SUCCESS;
+        if (a->special != SPECIAL_MAPPED || !(a = foreign_after(a))) return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 CUresult memory_resolve(CUdeviceptr pointer, uint64_t bytes, int access, int pageable, char **out) {
     uint64_t offset;
     if (arena_offset(pointer, &offset)) {
@@ -333,9 +355,18 @@ CUresult memory_resolve(CUdeviceptr pointer, uint64_t bytes, int access, int pag
         *out = arena.data_base + offset;
         return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
-    *out = (char *)(uintptr_t)pointer;
-    if (pageable) return pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     fake_lock();
+    struct alloc *a = foreign_at(pointer);
+    if (a) {
+        CUresult result = resolve_foreign(a, pointer, bytes, access, out);
+        fake_unlock();
+        return result;
+    }
+    *out = (char *)(uintptr_t)pointer;
+    if (pageable) {
+        fake_unlock();
+        return pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
     struct host *h = host_at(pointer);
     int fits = h && bytes <= h->bytes - (pointer - (uint64_t)(uintptr_t)h->at);
     fake_unlock();

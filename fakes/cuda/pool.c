@@ -3,8 +3,12 @@
  * (down to its release threshold). Work is done when it is submitted here, so freed memory can be used again at once. */
 #include "fake.h"
 
+#include "foreign.h"
+
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct region {
     uint64_t base;
@@ -19,6 +23,7 @@ struct region {
 struct pool {
     uint32_t magic, device;
     int is_default, destroyed, on_host;
+    int shared, file;          /* made with a handle type; imported: its exporter's memory, else -1 */
     uint32_t live, idle_steps; /* allocations; backed steps that nothing lies in */
     uint32_t reuse[3];
     uint64_t max_bytes, threshold, reserved, reserved_high, used, used_high;
@@ -37,6 +42,7 @@ static struct pool *pool_new(uint32_t device, int is_default) {
     p->magic = MAGIC_POOL;
     p->device = device;
     p->is_default = is_default;
+    p->file = -1;
     p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
     uint64_t quarter = physical(device)->total_bytes / 4 / POOL_STEP * (POOL_STEP / BLOCK);
     heap_init(&p->heap, device, HL_KIND_ASYNC, quarter ? (uint32_t)quarter : POOL_STEP / BLOCK, 0, 1);
@@ -135,6 +141,7 @@ static void pool_end(struct pool *p) {
         free(r);
     }
     p->magic = MAGIC_DEAD;
+    if (p->file >= 0) close(p->file);
 }
 
 void pool_freed(struct alloc *a) {
@@ -178,7 +185,10 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, in
     fake_lock();
     struct visible *v = visible_device(ordinal_of(ctx->device));
     struct pool *p = own_pool ? pool_of(handle) : v->pool ? v->pool : default_pool(v);
-    result = p ? p->on_host ? CUDA_ERROR_NOT_SUPPORTED : take(p, bytes, out) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = !p             ? CUDA_ERROR_OUT_OF_MEMORY
+             : p->file >= 0 ? CUDA_ERROR_NOT_PERMITTED /* an imported pool gives nothing out */
+             : p->on_host   ? CUDA_ERROR_NOT_SUPPORTED
+                            : take(p, bytes, out);
     fake_unlock();
     if (physical(ctx->device)->latency_ns[HL_LATENCY_ALLOC])
         hl_latency_units(ctx->device, HL_LATENCY_ALLOC, 31250); /* 1 of 32 us */
@@ -208,9 +218,10 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, int default_stream
     uint64_t offset;
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);
-    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE) {
+    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data) {
+        int ended = a && a->data && a->offset == offset && imported_end(a);
         fake_unlock();
-        return CUDA_ERROR_INVALID_VALUE;
+        return ended ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     memory_end(a);
     fake_unlock();
@@ -263,6 +274,7 @@ static CUresult create(CUmemoryPool *out, const CUmemPoolProps *wanted) {
     if (p) {
         p->max_bytes = wanted->maxSize;
         p->on_host = on_host;
+        p->shared = wanted->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
     }
     fake_unlock();
     *out = (CUmemoryPool)(void *)p;
@@ -374,8 +386,52 @@ static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size
             map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE ? visible_device(map[i].location.id) : NULL;
         if (!v) return CUDA_ERROR_INVALID_DEVICE;
         if (v->physical != p->device && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
-            return CUDA_ERROR_INVALID_DEVICE; /* no peers */
+            if (!peer_possible(v->physical, p->device)) return CUDA_ERROR_INVALID_DEVICE;
     }
     return CUDA_SUCCESS;
 }
 ENTRY(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), set_access(pool, map, count))
+
+/* ---- between processes ------------------------------------------------------------------------------------- */
+
+int pool_is_shared(const struct pool *p) { return p->shared; }
+
+int pool_imported_file(CUmemoryPool handle) {
+    struct pool *p = pool_of(handle);
+    return p ? p->file : -1;
+}
+
+static CUresult export_pool(void *out, CUmemoryPool handle, int type, unsigned long long flags) {
+    CUresult result = need_init();
+    if (result) return result;
+    struct pool *p = pool_of(handle);
+    if (!out || !p || !p->shared || p->file >= 0 || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd;
+    result = pool_file(&fd);
+    if (result == CUDA_SUCCESS) memcpy(out, &fd, sizeof fd);
+    return result;
+}
+ENTRY(cuMemPoolExportToShareableHandle,
+      (void *shareable, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
+      export_pool(shareable, pool, (int)type, flags))
+
+static CUresult import_pool(CUmemoryPool *out, void *shareable, int type, unsigned long long flags) {
+    CUresult result = need_init();
+    if (result) return result;
+    int theirs = (int)(intptr_t)shareable;
+    if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !pool_file_fits(theirs))
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd = fcntl(theirs, F_DUPFD_CLOEXEC, 200);
+    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    fake_lock();
+    struct pool *p = pool_new(fake.visible[0].physical, 0);
+    if (p) p->file = fd;
+    fake_unlock();
+    if (!p) close(fd);
+    *out = (CUmemoryPool)(void *)p;
+    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+ENTRY(cuMemPoolImportFromShareableHandle,
+      (CUmemoryPool * pool, void *shareable, CUmemAllocationHandleType type, unsigned long long flags),
+      import_pool(pool, shareable, (int)type, flags))

@@ -15,13 +15,6 @@
 
 enum { PRIORITY_HIGHEST = -5, LEGACY = 1, PER_THREAD = 2, NULL_STREAM_ID = 7 };
 
-struct event {
-    uint32_t magic, flags;
-    struct ctx *ctx;
-    uint64_t time_ns; /* 0 = never recorded */
-    struct stream *stream;
-};
-
 /* ---- streams ---------------------------------------------------------------------------------------------- */
 
 void stream_init(struct stream *s, struct ctx *ctx, uint32_t flags, int priority) {
@@ -225,7 +218,7 @@ PAIR(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz,
 
 /* ---- events ----------------------------------------------------------------------------------------------- */
 
-static CUresult event_of(CUevent handle, struct event **out) {
+CUresult event_of(CUevent handle, struct event **out) {
     CUresult result = need_init();
     if (result) return result;
     struct event *e = (struct event *)(void *)handle;
@@ -236,19 +229,26 @@ static CUresult event_of(CUevent handle, struct event **out) {
     return CUDA_SUCCESS;
 }
 
+struct event *event_new(struct ctx *ctx, unsigned flags) {
+    struct event *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->magic = MAGIC_EVENT;
+    e->flags = flags;
+    e->ctx = ctx;
+    e->time = &e->own_time;
+    e->place = -1;
+    return e;
+}
+
 static CUresult event_create(CUevent *out, unsigned flags) {
     struct ctx *ctx;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
     if (!out || flags > 7 || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
-    struct event *e = calloc(1, sizeof *e);
-    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
-    e->magic = MAGIC_EVENT;
-    e->flags = flags;
-    e->ctx = ctx;
+    struct event *e = event_new(ctx, flags);
     *out = (CUevent)(void *)e;
-    return CUDA_SUCCESS;
+    return e ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 ENTRY(cuEventCreate, (CUevent * event, unsigned int flags), event_create(event, flags))
 
@@ -276,7 +276,7 @@ ENTRY(cuEventDestroy, (CUevent event), event_destroy(event))
 ENTRY(cuEventDestroy_v2, (CUevent event), event_destroy(event))
 
 static int event_done(const struct event *e) {
-    uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
+    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
     return !at || (hl_now_ns() >= at && !(e->stream && e->stream->magic == MAGIC_STREAM &&
                                           __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
 }
@@ -292,7 +292,7 @@ static CUresult event_record(CUevent handle, CUstream stream, unsigned flags, in
     struct stream *s = stream_of(ctx, stream, default_stream);
     uint64_t now = hl_now_ns(), end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
     e->stream = s;
-    __atomic_store_n(&e->time_ns, end > now ? end : now, __ATOMIC_RELEASE);
+    __atomic_store_n(e->time, end > now ? end : now, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 PAIR(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream),
@@ -313,7 +313,7 @@ static CUresult event_synchronize(CUevent handle) {
     struct event *e;
     CUresult result = event_of(handle, &e);
     if (result) return result;
-    uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
+    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
     if (at) hl_sleep_until(at);
     if (e->stream && e->stream->magic == MAGIC_STREAM) pending_wait(e->stream);
     pools_settle(e->ctx->device);
@@ -326,10 +326,10 @@ static CUresult event_elapsed(float *out, CUevent from, CUevent to) {
     CUresult result = event_of(from, &a);
     if (result == CUDA_SUCCESS) result = event_of(to, &b);
     if (result) return result;
-    if (!out || !a->time_ns || !b->time_ns || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
+    if (!out || !*a->time || !*b->time || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!event_done(a) || !event_done(b)) return CUDA_ERROR_NOT_READY;
-    *out = (float)((double)((int64_t)b->time_ns - (int64_t)a->time_ns) / 1e6);
+    *out = (float)((double)((int64_t)*b->time - (int64_t)*a->time) / 1e6);
     return CUDA_SUCCESS;
 }
 ENTRY(cuEventElapsedTime, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
@@ -343,7 +343,7 @@ static CUresult wait_event(CUstream stream, CUevent event, unsigned flags, int d
     if (result) return result;
     if (flags == CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_ILLEGAL_STATE;
     if (flags) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t at = __atomic_load_n(&e->time_ns, __ATOMIC_ACQUIRE);
+    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
     if (at) stream_work(stream_of(ctx, stream, default_stream), at);
     return CUDA_SUCCESS;
 }

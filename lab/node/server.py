@@ -59,6 +59,8 @@ class _Process:
     generation: int
     connections: set[socket.socket] = field(default_factory=set)
     dying: bool = False
+    memory: int = -1
+    """The memory file that it lends to others (IPC); -1 none."""
 
 
 @dataclass(frozen=True)
@@ -422,15 +424,38 @@ class NodeServer:
     def _receive(self, connection: socket.socket) -> None:
         kind = dtype("hl_node_request")
         try:
-            message = connection.recv(kind.itemsize + 1)
+            message, descriptors, _, _ = socket.recv_fds(connection, kind.itemsize + 1, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            message = b""
+            message, descriptors = b"", []
+        process = self._by_connection[connection]
         if not message:
             self._lost(connection)
-        elif self._by_connection[connection] is None:
+        elif process is None:
             self._attach(connection, message)
+        else:
+            self._lend(connection, process, descriptors)
+            descriptors = []
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _lend(self, connection: socket.socket, process: _Process, descriptors: list[int]) -> None:
+        """A process lends its memory file: others may open it by slot and generation while it lives."""
+        if len(descriptors) != 1:
+            self._send(connection, status=errno.EPROTO, process=None, descriptors=[])
+            return
+        if process.memory >= 0:
+            os.close(process.memory)
+        process.memory = descriptors[0]
+        self._send(connection, status=0, process=process, descriptors=[])
+
+    def _open(self, connection: socket.socket, request: Any) -> None:
+        process = self._processes.get(int(request["slot"]))
+        if process is None or process.generation != int(request["generation"]) or process.memory < 0:
+            self._refuse(connection, errno.ENOENT)
+            return
+        self._send(connection, status=0, process=process, descriptors=[self.file.descriptor, process.memory])
 
     def _attach(self, connection: socket.socket, message: bytes) -> None:
         table = constants()
@@ -445,6 +470,9 @@ class NodeServer:
         wanted = int(request["kind"])
         if wanted == table["HL_REQUEST_PING"]:
             self._send(connection, status=0, process=None, descriptors=[self.file.descriptor])
+            return
+        if wanted == table["HL_REQUEST_OPEN"]:
+            self._open(connection, request)
             return
         container = int(request["container"])
         known = -1 <= container < int(self.file.header["container_count"])
@@ -513,7 +541,7 @@ class NodeServer:
         try:
             if memory:
                 arena = os.memfd_create(f"hooklab-gpu-{process.pid}", os.MFD_CLOEXEC)
-                os.ftruncate(arena, self.memory_bytes)
+                os.ftruncate(arena, self.memory_bytes + constants()["HL_SHARED_BYTES"])
                 descriptors.append(arena)
             self._send(connection, status=0, process=process, descriptors=descriptors)
         except OSError as error:
@@ -603,6 +631,9 @@ class NodeServer:
             self._later(LOCK_RETRY_S, process.slot)
             return
         self._words.store32(self.file.process_at(process.slot, "state"), constants()["HL_PROCESS_FREE"])
+        if process.memory >= 0:
+            os.close(process.memory)
+            process.memory = -1
         self._processes.pop(process.slot, None)
         self._freed.append(process.slot)
         self._condition.notify_all()

@@ -143,6 +143,16 @@ void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind,
     unlock(&d->account_lock);
 }
 
+void hl_accounts_give_for(void *base, uint32_t holder, uint32_t slot, uint64_t generation, uint32_t device,
+                          uint32_t kind, uint64_t bytes, struct hl_accounts_after *after) {
+    struct hl_node_device *d = device_at(base, device);
+    struct hl_node_process *p = process_at(base, slot);
+    lock(&d->account_lock, holder + 1);
+    if (p->generation == generation && p->device[device].bytes[kind] >= bytes)
+        change(d, container_at(base, p->container), device, p, slot, kind, 0 - bytes, after);
+    unlock(&d->account_lock);
+}
+
 void hl_accounts_undo(void *base, uint32_t slot) {
     uint32_t count = ((header_t *)base)->device_count;
     for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {

@@ -23,6 +23,11 @@ int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, 
 void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes,
                       struct hl_accounts_after *after);
 
+/* Gives bytes back that the process in `slot` took, from the process in `holder`: nothing happens when that slot is
+ * another generation's by now, or holds fewer. */
+void hl_accounts_give_for(void *base, uint32_t holder, uint32_t slot, uint64_t generation, uint32_t device,
+                          uint32_t kind, uint64_t bytes, struct hl_accounts_after *after);
+
 /* Server, when the last connection of a slot is gone: undoes the torn change of a dead holder and opens its lock. At once,
  * also where the memory comes back later: everybody else waits for that lock. */
 void hl_accounts_undo(void *base, uint32_t slot);

@@ -9,6 +9,7 @@ cases, so that the file can be taken to a machine with a GPU as it is. Standard 
 from __future__ import annotations
 
 import ctypes as c
+import importlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import threading
 from collections.abc import Callable
 
 CASES: dict[str, Callable[[], None]] = {}
+ASSUMED: set[str] = set()  # cases whose expectations were not measured: what documentation says
+FAKE_ONLY: set[str] = set()  # cases that a real driver cannot be asked
 MIB = 1 << 20
 PTX = rb"""
 .version 7.0
@@ -1966,16 +1969,23 @@ LUCK = {"launch_into_destroyed_stream", "launch_of_unloaded_module", "stream_des
 
 
 def check() -> int:
-    wrong = 0
-    for name in CASES.keys() - LUCK:
+    wrong = assumed = 0
+    for name in sorted(CASES.keys() - LUCK - FAKE_ONLY):
         answers, wanted = seen(name), expected(name)
         for what in {**wanted, **answers}:
             if answers.get(what) != wanted.get(what):
-                wrong += 1
-                print(f"{name} | {what}: expected {wanted.get(what)}, seen {answers.get(what)}")
-    print(f"{sum(len(expected(name)) for name in CASES.keys() - LUCK)} facts, {wrong} wrong")
+                wrong += name not in ASSUMED
+                assumed += name in ASSUMED
+                how = "assumed" if name in ASSUMED else "expected"
+                print(f"{name} | {what}: {how} {wanted.get(what)}, seen {answers.get(what)}")
+    facts = [len(expected(name)) for name in sorted(CASES.keys() - LUCK - FAKE_ONLY - ASSUMED)]
+    print(f"{sum(facts)} facts, {wrong} wrong; of what was assumed, {assumed} wrong")
     return 1 if wrong else 0
 
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.modules["cuda_cases"] = sys.modules[__name__]
+importlib.import_module("memory_cases")
 
 if __name__ == "__main__":
     what = sys.argv[1]

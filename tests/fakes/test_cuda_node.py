@@ -50,7 +50,10 @@ def test_calls_are_counted_by_name(node: NodeServer, play: Callable[..., Any]) -
 
 def test_names_without_behaviour_say_so_and_are_counted(node: NodeServer, guest: Callable[..., Any]) -> None:
     process = guest(
-        node, 'current()\ntell(call("cuGraphCreate", at(pointer()), 0), call("cuArrayDestroy", None))\nsys.stdin.read()'
+        node,
+        "current()\n"
+        'tell(call("cuCoredumpGetAttribute", 0, None, None), call("cuGreenCtxDestroy", None))\n'
+        "sys.stdin.read()",
     )
     line = process.process.stdout.readline()
     assert line.strip() == "[801, 801]"

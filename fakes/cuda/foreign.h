@@ -1,0 +1,24 @@
+/* Device memory outside the arena: mapped virtual memory, memory of other processes, external memory, graph memory.
+ *
+ * Such memory has an address range of its own (reserved and never accessible, so that a host that dereferences it
+ * faults) and a host view of its bytes somewhere else. Its record is a struct alloc whose `data` is that view and whose
+ * `offset` is the address itself. Invariant: ranges do not overlap; all of this under the driver's lock. */
+#ifndef HOOKLAB_FOREIGN_H
+#define HOOKLAB_FOREIGN_H
+#include "fake.h"
+
+enum { FOREIGN_ARRAY_MASK = 0xFFFF };
+
+/* Reserves `bytes` of addresses on a multiple of `alignment`; MAP_FAILED: none. */
+void *address_reserve(uint64_t bytes, uint64_t alignment);
+
+/* kind: HL_KIND_*; freeable: cuMemFree ends it. NULL: no memory for the record. */
+struct alloc *foreign_add(uint64_t base, uint64_t bytes, char *data, uint32_t device, uint32_t kind);
+void foreign_remove(struct alloc *alloc); /* forgets the record; mappings are the caller's business */
+struct alloc *foreign_at(uint64_t pointer);
+struct alloc *foreign_after(const struct alloc *alloc); /* the next one when it follows without a gap */
+int foreign_overlaps(uint64_t base, uint64_t bytes);
+
+/* ipc.c: an external buffer or an imported pool pointer that cuMemFree ends. 1 = it was one. */
+int imported_end(struct alloc *alloc);
+#endif
