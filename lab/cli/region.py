@@ -59,6 +59,71 @@ def check(file: str) -> None:
     sys.exit(1 if problems else 0)
 
 
+@region.command()
+@click.argument("file", type=click.Path())
+@click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS", help="How long to wait for them.")
+def suspend(file: str, timeout: float) -> None:
+    """Hold up allocations and launches of every process of a region (SIGUSR2).
+
+    Views and frees go on. Exit status: 0 all are suspended, 1 one is not (it is named), 2 not a region.
+    """
+    _change(file, timeout, suspended=True)
+
+
+@region.command()
+@click.argument("file", type=click.Path())
+@click.option("--timeout", default=10.0, show_default=True, metavar="SECONDS", help="How long to wait for them.")
+def resume(file: str, timeout: float) -> None:
+    """Let the processes of a region go on (SIGUSR1).
+
+    Exit status: 0 all run, 1 one does not (it is named), 2 not a region.
+    """
+    _change(file, timeout, suspended=False)
+
+
+def _change(file: str, timeout: float, *, suspended: bool) -> None:
+    from lab.region import RegionError, members, resume_all, suspend_all, wait_status_all
+
+    try:
+        members(file)
+    except (RegionError, OSError) as error:
+        click.echo(f"hooklab region: {error}", err=True)
+        sys.exit(2)
+    try:
+        (suspend_all if suspended else resume_all)(file)
+        found = wait_status_all(file, suspended=suspended, timeout_s=timeout)
+    except RegionError as error:
+        click.echo(f"hooklab region: {error}", err=True)
+        sys.exit(1)
+    click.echo(f"{len(found)} processes {'suspended' if suspended else 'running'}")
+
+
+@region.command()
+@click.argument("file", type=click.Path())
+def repair(file: str) -> None:
+    """Give back what dead processes hold, and what they left of the lock.
+
+    Exit status: 0 repaired (or nothing to do), 1 the lock is out of reach, 2 not a region.
+    """
+    from lab.region import Region, RegionError
+
+    try:
+        with Region.open(file, writable=True) as opened:
+            try:
+                buried = opened.reap()
+            except RegionError as error:
+                click.echo(f"hooklab region: {error}", err=True)
+                sys.exit(1)
+            left = opened.check()
+    except RegionError as error:
+        click.echo(f"hooklab region: {error}", err=True)
+        sys.exit(2)
+    click.echo(f"{buried} dead processes buried")
+    for problem in left:
+        click.echo(problem)
+    sys.exit(1 if left else 0)
+
+
 def _as_json(opened: Region) -> dict[str, object]:
     head = opened.header[0]
     return {

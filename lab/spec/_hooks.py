@@ -24,6 +24,7 @@ FAKES = ("real", "unsupported", "absent")
 HEADERS = ("cuda", "nvml", "gl", "profiler", "none")
 PREFIXES = {"cuda": "cu", "nvml": "nvml"}
 GROUP_KEYS = frozenset({"reason"})
+WAITS = frozenset({"charge", "pace"})  # what a suspended process does not begin, unless a line says otherwise
 LINE_KEYS = frozenset({"action", "base", "bytes", "fake", "header", "kind", "reason", "running", "since"})
 
 FOUND, UNKNOWN, TOO_OLD = 0, 1, 2  # what the resolver says: CUdriverProcAddressQueryResult
@@ -178,7 +179,7 @@ def _read_line(path: Path, library: str, family: str, name: str, line: dict[str,
         "kind": line.get("kind", "func"),
         "bytes": line.get("bytes", 0),
         "header": line.get("header", library),
-        "running": line.get("running", False),
+        "running": line.get("running", line.get("action") in WAITS),
     }
     for key, allowed in (("action", ACTIONS), ("fake", FAKES), ("kind", ("func", "data")), ("header", HEADERS)):
         if row[key] not in allowed:

@@ -39,6 +39,7 @@ static void fork_child(void) {
     hl_depth = 0; /* the thread that forked may have been inside a wrapper: its call does not go on in the child */
     __atomic_store_n(&prepared, 0, __ATOMIC_RELEASE);
     hl_ledger_fork_child();
+    hl_running_fork_child();
     hl_books_forget();
     hl_history_fork_child();
     hl_context_fork_child();
@@ -51,7 +52,10 @@ static void install_handlers(void) { pthread_atfork(hl_ledger_fork_prepare, hl_l
 static void pre_init(void) {
     hl_phase(HL_PHASE_PREINIT_ENTER, 0);
     bool wanted = hl_books_open();
-    if (hl_books_usable()) hl_phase(HL_PHASE_ATTACHED, 0);
+    if (hl_books_usable()) {
+        hl_phase(HL_PHASE_ATTACHED, 0);
+        hl_running_watch();
+    }
     __atomic_store_n(&prepared, wanted ? 2 : 1, __ATOMIC_RELEASE);
     hl_phase(HL_PHASE_PREINIT_EXIT, 0);
 }

@@ -6,6 +6,7 @@
  * driver left. */
 #ifndef HOOKLAB_PRELOAD_H
 #define HOOKLAB_PRELOAD_H
+#include "hl_hooked.h"
 #include "hl_names.h"
 
 #include <cuda.h>
@@ -51,10 +52,19 @@ static inline void *hl_real(int id) {
     return HL_LIKELY(real != NULL) ? real : hl_real_load(id);
 }
 #define HL_REAL(name) ((__typeof__(&name))hl_real(HL_##name))
+/* -- suspension (running.c) -- */
+extern uint32_t hl_suspended; /* SIGUSR2 came and SIGUSR1 has not yet */
+void hl_running_watch(void);  /* books are open: from now on this process can be suspended */
+void hl_running_fork_child(void);
+void hl_wait_running(void);
+#define HL_RUNS(name, lib, action, fake, running, ...) HL_RUNNING_##name = running,
+enum { HL_HOOKED(HL_RUNS) };
+
 /* First line of a wrapper: `real`, or the answer for a name that this machine's driver lacks. */
 #define HL_BEGIN(name, absent)                                                                                         \
     __typeof__(&name) real = HL_REAL(name);                                                                            \
-    if (HL_UNLIKELY(!real)) return (absent)
+    if (HL_UNLIKELY(!real)) return (absent);                                                                           \
+    if (HL_RUNNING_##name && HL_UNLIKELY(__atomic_load_n(&hl_suspended, __ATOMIC_RELAXED))) hl_wait_running()
 /* The driver's own answer, nothing of ours: the thread is marked all the same, because what the driver looks up
  * meanwhile is the driver's business. */
 #define HL_PASS_ON(call)                                                                                               \

@@ -35,6 +35,7 @@ static uint64_t generation;
 static uint64_t epoch = 1;            /* of this process; children count on */
 static volatile uint32_t *owner_page; /* 1 in the process that opened, 0 in every copy of its memory */
 static int prepared;                  /* hl_ledger_fork_prepare ran: the child may free what it inherited */
+static uint32_t status_flags; /* what the slot shall show */
 static char why_line[HL_WHY_BYTES];
 static int32_t (*verdict)(int, uint64_t, int, uint64_t, uint64_t, uint64_t);
 static void (*log_line)(const char *);
@@ -83,6 +84,7 @@ static int attach(void) {
     slot = index;
     generation = region.slot[index].generation;
     __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
+    hl_ledger_status(0, 0); /* a handler that ran before could not reach the slot */
     return 0;
 }
 
@@ -206,6 +208,13 @@ void hl_ledger_close(void) {
     }
     pthread_mutex_unlock(&opening);
     errno = saved;
+}
+
+void hl_ledger_status(uint32_t set_bits, uint32_t clear) {
+    __atomic_fetch_and(&status_flags, ~clear, __ATOMIC_SEQ_CST);
+    __atomic_fetch_or(&status_flags, set_bits, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&attached, __ATOMIC_ACQUIRE) || !owner_page || !*owner_page) return;
+    __atomic_store_n(&region.slot[slot].flags, __atomic_load_n(&status_flags, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
 }
 
 /* ---- charging ---- */
@@ -388,6 +397,41 @@ void *hl_ledger_policy_words(int device, size_t *bytes) {
     if (!in_reach(device)) return NULL;
     *bytes = sizeof region.device[device].policy;
     return region.device[device].policy;
+}
+
+/* ---- time (ledger.h) ---- */
+
+struct hl_region_slot *hl_ledger_slot(void) { return ready() ? &region.slot[slot] : NULL; }
+
+struct hl_region_device *hl_ledger_device(int device) { return in_reach(device) ? &region.device[device] : NULL; }
+
+const struct hl_region_header *hl_ledger_header(void) { return hl_ledger_is_open() ? region.header : NULL; }
+
+int hl_share_lock(void) { return ready() ? lock_own() : -ENOTCONN; }
+
+void hl_share_unlock(void) { hl_region_unlock(&region); }
+
+int hl_share_read(int device, struct hl_share *share) {
+    int problem = in_reach(device) ? hl_share_lock() : -ENOTCONN;
+    if (problem) return problem;
+    memcpy(share->words, region.device[device].policy, sizeof share->words);
+    share->version = region.device[device].policy_version;
+    hl_region_unlock(&region);
+    return 0;
+}
+
+int hl_share_commit(int device, const struct hl_share *share) {
+    int problem = in_reach(device) ? hl_share_lock() : -ENOTCONN;
+    if (problem) return problem;
+    struct hl_region_device *row = &region.device[device];
+    int first = row->policy_version == share->version;
+    if (first) {
+        memcpy(row->policy + HL_SHARE_OWN, share->words + HL_SHARE_OWN,
+               sizeof share->words - HL_SHARE_OWN * sizeof share->words[0]);
+        set(&row->policy_version, share->version + 1);
+    }
+    hl_region_unlock(&region);
+    return first;
 }
 
 /* ---- fork ---- */

@@ -57,7 +57,26 @@ uint64_t hl_ledger_release_context(uint64_t context);
 uint64_t hl_ledger_used(int device);  /* container, pending included */
 uint64_t hl_ledger_limit(int device); /* 0 = none */
 uint64_t hl_ledger_live(void);        /* live entries of this process */
+/* Flags of this process's slot (HL_SLOT_*). Async-signal-safe; kept for the slot that is taken later, too. */
+void hl_ledger_status(uint32_t set, uint32_t clear);
 void *hl_ledger_policy_words(int device, size_t *bytes);
+
+/* What the processes of a container share about time. The policy gets a private copy of its words and its answer counts
+ * only if nobody else's was committed meanwhile: racing threads and processes are never granted the same tokens twice. */
+struct hl_region_device;
+struct hl_region_header;
+struct hl_region_slot;
+struct hl_share {
+    uint64_t words[64], version;
+};
+enum { HL_SHARE_OWN = 16 };                            /* words from here on are the policy's own */
+struct hl_region_slot *hl_ledger_slot(void);           /* this process's; NULL without books */
+struct hl_region_device *hl_ledger_device(int device); /* NULL without books */
+const struct hl_region_header *hl_ledger_header(void); /* NULL without books */
+int hl_share_read(int device, struct hl_share *share);         /* the policy's own words; 0 or -errno */
+int hl_share_commit(int device, const struct hl_share *share); /* 1 done, 0 overtaken, or -errno */
+int hl_share_lock(void); /* the region's lock, for a few stores: 0 or -errno */
+void hl_share_unlock(void);
 /* Clean end (atexit): gives the slot back if it holds nothing. Bytes still held stay booked until the kernel says that
  * the process is gone, because the driver holds them as long. */
 void hl_ledger_close(void);
