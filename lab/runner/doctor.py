@@ -5,13 +5,17 @@ Each finding is a fact with a state and, unless it is good, a mend. Nothing here
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
+import filecmp
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,10 +23,12 @@ from typing import Literal
 from lab import native
 from lab.codegen import fingerprint
 from lab.runner import proc
+from lab.runner.container import CONFIG
+from lab.runner.guest import BUILTIN_LIBRARY
 
 State = Literal["ok", "warn", "bad"]
 NATIVES = (
-    "libhooklab-preload.so",
+    BUILTIN_LIBRARY,
     "libhooklab-engine.so",
     "libhooklab-region.so",
     "fake/libcuda.so.1",
@@ -31,6 +37,8 @@ NATIVES = (
     "hooklab-box",
     "hooklab-bench",
 )
+REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+_RESTART = "restart the process to load the installed build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +81,8 @@ def examine_build() -> list[Finding]:
             found.append(Finding(name, "missing", "bad", str(error)))
     try:
         info = native.build_info()
-    except FileNotFoundError as error:
-        return [*found, Finding("build", "no build.json", "bad", str(error))]
+    except (OSError, ValueError) as error:
+        return [*found, Finding("build", "no build.json that can be read", "bad", str(error))]
     for key, value in sorted(info.items()):
         if key == "built_from" or value == "":
             continue
@@ -126,27 +134,25 @@ def examine_process(pid: int) -> list[Finding]:
     environment = proc.environment(pid)
     root = Path(f"/proc/{pid}/root")
     found = [Finding("command", _command_line(pid))]
-    drivers = {path for path in proc.objects(maps) if Path(path).name.split(".so")[0] in ("libcuda", "libnvidia-ml")}
+    mapped = {path: proc.file(pid, maps, path) for path in proc.objects(maps)}
+    drivers = {path for path in mapped if Path(path).name.split(".so")[0] in ("libcuda", "libnvidia-ml")}
     probe = frozenset({"cuInit", "nvmlInit_v2", "cuMemAlloc_v2"})
     interposers = {
-        path
-        for path in proc.objects(maps)
-        if path not in drivers and ".so" in path and proc.exports(Path(f"{root}{path}"), probe)
+        path: mapped[path]
+        for path in mapped
+        if path not in drivers and ".so" in path and proc.exports(mapped[path], probe)
     }
-    for path in sorted(interposers):
+    for path, file in sorted(interposers.items()):
         stale = any(m.deleted for m in maps if m.path == path)
-        ours = Path(path).name == "libhooklab-preload.so"
-        state: State = "warn" if stale else "ok"
         found.append(
             Finding(
                 "interposer",
-                f"{path}{' (ours)' if ours else ''}{' replaced on disk since' if stale else ''}",
-                state,
+                f"{path}{', replaced or removed on disk since' if stale else ''}",
+                "warn" if stale else "ok",
                 "restart the process to load the new file" if stale else "",
             )
         )
-        if ours:
-            found.append(Finding("revision", str(native.build_info().get("revision", "unknown"))))
+        found.append(_revision(path, file))
     if not interposers:
         found.append(
             Finding("interposer", "none mapped", "bad", "start the process under hooklab exec or set LD_PRELOAD")
@@ -161,43 +167,61 @@ def examine_process(pid: int) -> list[Finding]:
     return found
 
 
-def _reference_findings(pid: int, maps: list[proc.Mapping], interposers: set[str], drivers: set[str]) -> list[Finding]:
+def _revision(path: str, file: Path) -> Finding:
+    """Which build a mapped interposer is: the installed one, another with its build.json beside it, a foreign one."""
+    with contextlib.suppress(OSError):
+        installed = native.path(BUILTIN_LIBRARY)
+        if filecmp.cmp(file, installed, shallow=False):
+            return Finding("revision", f"{native.build_info().get('revision') or 'unknown'} (the installed build)")
+    if Path(path).name != BUILTIN_LIBRARY:
+        return Finding("revision", "not ours: a foreign interposer")
+    with contextlib.suppress(OSError, ValueError):
+        revision = json.loads(file.with_name("build.json").read_text(encoding="utf-8")).get("revision")
+        return Finding("revision", f"{revision or 'unknown'} (another build than the installed one)", "warn", _RESTART)
+    return Finding("revision", "another build than the installed one", "warn", _RESTART)
+
+
+def _reference_findings(
+    pid: int, maps: list[proc.Mapping], interposers: Mapping[str, Path], drivers: set[str]
+) -> list[Finding]:
+    """Where driver references lead, counted by object; and each that an interposer could have had and did not get."""
     counts: Counter[tuple[str, str]] = Counter()
-    escaped: list[proc.Reference] = []
+    past: list[proc.Reference] = []
     for reference in proc.references(pid, maps):
-        if reference.referrer in interposers | drivers:
+        if reference.referrer in interposers or reference.referrer in drivers:
             continue
-        kind = "interposer" if reference.target in interposers else "driver" if reference.target in drivers else ""
         if reference.lazy:
             kind = "not bound yet"
-        if not kind:
-            continue
-        counts[Path(reference.referrer).name, kind] += 1
-        if kind == "driver" and interposers:
-            escaped.append(reference)
+        elif reference.target in interposers:
+            kind = "interposer"
+        elif reference.target in drivers:
+            kind = "driver"
+        else:
+            kind = ""  # dlsym of the C library, or a name that only resembles the driver's
+        if kind:
+            counts[Path(reference.referrer).name, kind] += 1
+        if kind in ("driver", "") and reference.target:
+            past.append(reference)
     found = [Finding(f"references of {name}", f"{count} to {kind}") for (name, kind), count in sorted(counts.items())]
-    exported = {
-        path: proc.exports(Path(f"/proc/{pid}/root{path}"), frozenset(r.symbol for r in escaped))
-        for path in interposers
-    }
-    for reference in escaped:
-        hooked = any(reference.symbol in names for names in exported.values())
-        if hooked:
-            found.append(
-                Finding(
-                    "escape",
-                    f"{reference.symbol} of {reference.referrer} leads past the interposer to {reference.target}",
-                    "bad",
-                    "the object was bound before the interposer or with RTLD_DEEPBIND",
-                )
-            )
+    names = frozenset(reference.symbol for reference in past)
+    hooked = frozenset().union(*(proc.exports(file, names) for file in interposers.values()))
+    found.extend(
+        Finding(
+            "escape",
+            f"{reference.symbol} of {reference.referrer} leads past the interposer to {reference.target}",
+            "bad",
+            "the object was bound before the interposer or with RTLD_DEEPBIND",
+        )
+        for reference in past
+        if reference.symbol in hooked
+    )
     return found
 
 
 def _region_findings(environment: dict[str, str], root: Path) -> list[Finding]:
-    path = environment.get("CUDA_DEVICE_MEMORY_SHARED_CACHE")
+    path = environment.get(REGION) or _settings(root).get(REGION)
     if not path:
-        return [Finding("region", "CUDA_DEVICE_MEMORY_SHARED_CACHE is not set: the ledger is private to the process")]
+        return [Finding("region", f"{REGION} is not set: the ledger is private to the process")]
     file = Path(f"{root}{path}")
     if not file.exists():
         return [Finding("region", f"{path} does not exist yet: nothing was charged")]
@@ -213,6 +237,15 @@ def _region_findings(environment: dict[str, str], root: Path) -> list[Finding]:
             return found
     except RegionError as error:
         return [Finding("region", str(error), "bad", "see hooklab region check")]
+
+
+def _settings(root: Path) -> dict[str, str]:
+    """What a container's own file says to processes whose environment was cleared; empty without one."""
+    try:
+        lines = Path(f"{root}{CONFIG}").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def _command_line(pid: int) -> str:

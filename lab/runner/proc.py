@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DRIVER_SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 _REFERENCE = re.compile(r"^(cu[A-Z]\w+|nvml[A-Z]\w+|dlv?sym)$")
 
 
@@ -49,7 +48,7 @@ def mappings(pid: int) -> list[Mapping]:
     """All mappings of a process, in address order. Raises ProcessError."""
     try:
         text = Path(f"/proc/{pid}/maps").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         raise ProcessError(f"process {pid}: not found; give the PID of a running process") from None
     except PermissionError:
         raise ProcessError(f"process {pid}: /proc/{pid}/maps may not be read; run as its owner or as root") from None
@@ -84,6 +83,17 @@ def objects(maps: list[Mapping]) -> dict[str, int]:
     return bases
 
 
+def file(pid: int, maps: list[Mapping], path: str) -> Path:
+    """Where the bytes of a mapped file can be read: by its path as the process sees it, or, when that path was replaced
+    or removed since, through the kernel's link to the mapped file itself (which only root may follow)."""
+    now = Path(f"/proc/{pid}/root{path}")
+    for mapping in maps:
+        if mapping.path == path and mapping.deleted:
+            mapped = Path(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+            return mapped if os.access(mapped, os.R_OK) else now
+    return now
+
+
 def owner(maps: list[Mapping], address: int) -> str:
     """Path of the object an address lies in, "" when it lies in none."""
     for mapping in maps:
@@ -114,7 +124,7 @@ def references(pid: int, maps: list[Mapping]) -> Iterator[Reference]:
         ) from None
     try:
         for path, base in objects(maps).items():
-            with _dynamic(Path(f"/proc/{pid}/root{path}")) as (dynamic, kind):
+            with _dynamic(file(pid, maps, path)) as (dynamic, kind):
                 if dynamic is None:
                     continue
                 load_base = 0 if kind == "ET_EXEC" else base
