@@ -30,7 +30,7 @@ def bench() -> None:
 @click.option(
     "--on", "where", type=click.Choice(["fake", "real"]), default="fake", show_default=True, help="Driver below."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hooklab.bench/1).")
 def calls(**options: Any) -> None:
     """Time driver calls bare and under an interposer.
 
@@ -61,11 +61,9 @@ def calls(**options: Any) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
-    table = Table(
-        title=f"calls, {result.evidence} evidence, {result.rounds} rounds, interposer {result.interposer}",
-        box=None,
-        title_justify="left",
-    )
+    title = f"calls, {result.evidence} evidence, {result.rounds} rounds, interposer {result.interposer}"
+    console.print(title, style="italic", highlight=False, soft_wrap=True)
+    table = Table(box=None)
     table.add_column("call", no_wrap=True)
     for name in ("live", "bare ns", "interposed ns", "added ns", "ratio", "failed"):
         table.add_column(name, justify="right")
@@ -80,3 +78,5 @@ def calls(**options: Any) -> None:
             str(row.failed),
         )
     console.print(table)
+    for line in result.failures:
+        click.echo(f"hooklab bench: no figure from {line}", err=True)

@@ -2,15 +2,18 @@
 
 The measuring program (`hooklab-bench`) is the same on both sides. A round runs it once bare and once interposed, the
 order alternating, so that a drift of the machine falls on both. A figure is the median over rounds of each run's own
-median; `added` and `ratio` are computed from those two medians.
+median; `added` and `ratio` are computed from those two medians. A run that fails gives no figure at all: it is counted
+and its reason kept, so that what fails can not look fast.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import native
-from lab.runner.guest import interposer_path, limit_environment
+from lab.runner.guest import check_natives, check_real_driver, interposer_path, limit_environment
 
 SCHEMA = "hooklab.bench/1"
 _PRELOAD_RUNS = 40
@@ -62,12 +65,13 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """All rows of one measurement with its evidence class."""
+    """All rows of one measurement with its evidence class; `failures` is one line for each run without figures."""
 
     rows: tuple[BenchRow, ...]
     evidence: str
     rounds: int
     interposer: str
+    failures: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """The documented JSON form, schema hooklab.bench/1."""
@@ -76,6 +80,7 @@ class BenchResult:
             "evidence": self.evidence,
             "rounds": self.rounds,
             "interposer": self.interposer,
+            "failures": list(self.failures),
             "rows": [
                 {
                     "call": row.call,
@@ -92,11 +97,15 @@ class BenchResult:
 
 
 class BenchError(Exception):
-    """No run of one side gave figures; the text is one line with the reason."""
+    """Options that cannot be measured, or a side that never gave figures; the text is one line with the reason."""
 
 
 def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResult:
-    """Runs all rounds. Raises BenchError when a side never worked, ValueError on bad options."""
+    """Runs all rounds. Raises BenchError when a side never worked, GuestError on options that cannot be used."""
+    check_natives()
+    if options.on == "real":
+        check_real_driver()
+    _check_live(options.live)
     interposer = interposer_path(options.interposer)
     program = str(native.path("hooklab-bench"))
     command = [program, "--live", options.live, "--batches", str(options.batches)]
@@ -109,23 +118,23 @@ def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResu
                 environment = dict(base)
                 if side == "interposed" and interposer is not None:
                     environment["LD_PRELOAD"] = str(interposer)
-                    region = Path(scratch) / f"region-{index}"
-                    environment.update(
-                        limit_environment(
-                            dialect=options.dialect, interposer=options.interposer, region=region, memory=options.memory
-                        )
+                    environment |= limit_environment(
+                        dialect=options.dialect,
+                        interposer=options.interposer,
+                        region=Path(scratch) / f"region-{index}",
+                        memory=options.memory,
                     )
                 done = subprocess.run(
                     command, env=environment, capture_output=True, text=True, timeout=600, check=False
                 )
                 if done.returncode != 0:
-                    failures.append(f"{side}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
+                    failures.append(f"{side} run {index + 1}: {_ending(done.returncode)}: {_last_line(done.stderr)}")
                     continue
                 for line in done.stdout.splitlines():
                     record = json.loads(line)
                     figures[record["call"], record["live"]][side].append(float(record["ns"]))
     _require(figures, failures)
-    preload = _preload_cost(interposer)
+    preload = _preload_cost(interposer, failures)
     rows = [
         BenchRow(
             call=call,
@@ -143,14 +152,33 @@ def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResu
         evidence="real-gpu" if options.on == "real" else "fake-driver",
         rounds=options.rounds,
         interposer=options.interposer,
+        failures=tuple(failures),
     )
+
+
+def _check_live(text: str) -> None:
+    """BenchError unless it is ascending counts: the measuring program would say so in every round."""
+    counts = [int(part) if part.isdecimal() else -1 for part in text.split(",")]
+    if -1 in counts or counts != sorted(counts):
+        raise BenchError(f"--live {text}: not ascending counts; write for example 0,1000,10000")
+
+
+def _ending(code: int) -> str:
+    """How a program ended, from subprocess's return code."""
+    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 def _require(figures: Mapping[tuple[str, int], Mapping[str, list[float]]], failures: list[str]) -> None:
     for side in ("bare", "interposed"):
         if not any(sides[side] for sides in figures.values()):
             raise BenchError(
-                f"bench calls: no {side} run gave figures; last failure: {failures[-1] if failures else 'none'}"
+                f"bench calls: no {side} run gave figures; "
+                + next((line for line in failures if line.startswith(side)), "the program printed none")
             )
 
 
@@ -159,6 +187,8 @@ def _driver(options: BenchOptions) -> Iterator[dict[str, str]]:
     """The environment of the bare side; a node server lives as long as the context on a fake."""
     base = {key: value for key, value in os.environ.items() if not key.startswith(("HOOKLAB_", "CUDA_DEVICE_", "LD_"))}
     if options.on == "real":
+        if "LD_LIBRARY_PATH" in os.environ:  # the driver may lie there
+            base["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         yield base
         return
     from lab.node.server import NodeServer
@@ -169,8 +199,12 @@ def _driver(options: BenchOptions) -> Iterator[dict[str, str]]:
         yield base
 
 
-def _preload_cost(interposer: Path | None) -> BenchRow:
-    """Whole-process wall time of a program that never calls a driver, bare and preloaded in turn."""
+def _preload_cost(interposer: Path | None, failures: list[str]) -> BenchRow:
+    """Whole-process wall time of a program that never calls a driver, bare and preloaded in turn.
+
+    Programs that fail give no time; BenchError when all of one side do.
+    """
+    failed = 0
     times: dict[str, list[float]] = {"bare": [], "interposed": []}
     clean = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
     loaded = dict(clean, LD_PRELOAD=str(interposer)) if interposer is not None else clean
@@ -179,13 +213,20 @@ def _preload_cost(interposer: Path | None) -> BenchRow:
         for side, environment in pairs if index % 2 == 0 else reversed(pairs):
             start = time.perf_counter_ns()
             pid = os.posix_spawnp("true", ["true"], environment)
-            os.waitpid(pid, 0)
-            times[side].append(float(time.perf_counter_ns() - start))
-    return BenchRow("exec of true", 0, statistics.median(times["bare"]), statistics.median(times["interposed"]), 0)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            took = time.perf_counter_ns() - start
+            if code == 0:
+                times[side].append(float(took))
+                continue
+            failed += 1
+            failures.append(f"{side} run {index + 1} of `true`: {_ending(code)}")
+            if index + 1 == _PRELOAD_RUNS and not times[side]:
+                raise BenchError(f"bench calls: {failures[-1]}, as all before it")
+    return BenchRow("exec of true", 0, statistics.median(times["bare"]), statistics.median(times["interposed"]), failed)
 
 
 def _rounds(count: int, *, progress: bool) -> Iterator[int]:
-    if not progress:
+    if not progress or not sys.stderr.isatty():
         yield from range(count)
         return
     from rich.console import Console

@@ -1,0 +1,160 @@
+"""`hooklab bench calls`: every row is there, a side that fails is counted and named, and what is slow looks slow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.runner.bench import BenchError, BenchOptions, BenchRow, measure_calls
+
+pytestmark = pytest.mark.usefixtures("native")
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+FAST: dict[str, Any] = {"rounds": 2, "batches": 3, "live": "0,50"}
+CALLS = {
+    ("cuInit", 0),
+    ("cuDevicePrimaryCtxRetain", 0),
+    ("first cuMemAlloc_v2", 0),
+    ("cuMemGetInfo_v2", 0),
+    ("cuLaunchKernel", 0),
+    ("cuGetProcAddress_v2", 0),
+    ("cuMemAllocAsync+cuMemFreeAsync", 0),
+    ("cuMemAlloc_v2+cuMemFree_v2", 0),
+    ("cuMemAlloc_v2+cuMemFree_v2", 50),
+    ("exec of true", 0),
+}
+# An interposer with a planted cost: every cuMemGetInfo_v2 asks the driver a hundred times.
+SLOW = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    static int (*real)(size_t *, size_t *);
+    int result = 0;
+    if (!real) real = (int (*)(size_t *, size_t *))dlsym(RTLD_NEXT, "cuMemGetInfo_v2");
+    for (int i = 0; i < 100; i++) result = real(free_bytes, total);
+    return result;
+}
+"""
+# One that works in the first process that initialises under it, and aborts in all later ones.
+PASSES_ONCE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+int cuInit(unsigned flags) {
+    if (unlink(getenv("BENCH_MARK"))) abort();
+    return ((int (*)(unsigned))dlsym(RTLD_NEXT, "cuInit"))(flags);
+}
+"""
+DIES = "#include <stdlib.h>\n__attribute__((constructor)) static void die(void) { abort(); }\n"
+
+
+@pytest.fixture
+def library(compile_c: Callable[..., Path]) -> Callable[[str, str], str]:
+    return lambda name, text: str(compile_c(text, "-shared", "-fPIC", name=name))
+
+
+def row(rows: tuple[BenchRow, ...], call: str) -> BenchRow:
+    return next(one for one in rows if one.call == call)
+
+
+@pytest.mark.parametrize("interposer", ["builtin", "none"])
+def test_every_figure_is_there(interposer: str) -> None:
+    result = measure_calls(BenchOptions(interposer=interposer, **FAST))
+    assert {(one.call, one.live) for one in result.rows} == CALLS
+    assert result.failures == ()
+    assert result.evidence == "fake-driver"
+    for one in result.rows:
+        assert one.failed == 0
+        assert one.bare_ns > 0
+        assert one.added_ns == one.interposed_ns - one.bare_ns
+        assert one.ratio == one.interposed_ns / one.bare_ns
+
+
+def test_a_planted_cost_is_seen(library: Callable[[str, str], str]) -> None:
+    """Counted in calls of the driver and not in time: a hundred calls cannot be as quick as one."""
+    result = measure_calls(BenchOptions(interposer=library("slow.so", SLOW), **FAST))
+    assert row(result.rows, "cuMemGetInfo_v2").ratio > 10
+    assert row(result.rows, "cuMemGetInfo_v2").ratio > 3 * row(result.rows, "cuLaunchKernel").ratio
+
+
+def test_a_foreign_interposer_is_measured(compile_c: Callable[..., Path], root: Path, hooklab: Cli) -> None:
+    naive = compile_c(root / "tests/native/interposers/naive.c", "-shared", "-fPIC", "-ldl", name="bench-naive.so")
+    done = hooklab("bench", "calls", "--interposer", naive, "--rounds", "1", "--batches", "3", "--live", "0,50")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert f"fake-driver evidence, 1 rounds, interposer {naive}" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.startswith(" cu")]) == 8
+
+
+def test_json_has_exactly_the_documented_keys(hooklab: Cli, root: Path) -> None:
+    done = hooklab("bench", "calls", "--json", "--rounds", "1", "--batches", "1", "--live", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    page = (root / "docs/report-schema.md").read_text(encoding="utf-8")
+    section = page.split("\n## Costs of calls")[1].split("\n## ")[0]
+    keys = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
+    assert keys == document.keys() | {f"rows[].{key}" for key in document["rows"][0]}
+    assert document["schema"] == "hooklab.bench/1"
+
+
+def test_a_side_that_fails_now_and_then_is_counted_and_named(
+    library: Callable[[str, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    mark.write_text("")
+    monkeypatch.setenv("BENCH_MARK", str(mark))
+    result = measure_calls(BenchOptions(interposer=library("lapses.so", PASSES_ONCE), **FAST))
+    assert result.failures == ("interposed run 2: SIGABRT: it said nothing",)
+    assert row(result.rows, "cuInit").failed == 1
+    assert row(result.rows, "exec of true").failed == 0
+    assert row(result.rows, "cuInit").bare_ns > 0
+
+
+def test_a_side_that_never_works_is_an_error(library: Callable[[str, str], str], hooklab: Cli) -> None:
+    done = hooklab(
+        "bench", "calls", "--interposer", library("dies.so", DIES), "--rounds", "2", "--batches", "1", "--live", "0"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line == "hooklab: bench calls: no interposed run gave figures; interposed run 1: SIGABRT: it said nothing"
+
+
+def test_a_limit_too_small_to_measure_is_named() -> None:
+    with pytest.raises(BenchError, match=r"interposed run 1: exit 1: .*cuMemAlloc.* failed with CUresult 2"):
+        measure_calls(BenchOptions(memory="512", rounds=1, batches=1, live="0"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--live", "5,3"], "not ascending counts"),
+        (["--live", "0,many"], "not ascending counts"),
+        (["--live", ""], "not ascending counts"),
+        (["--rounds", "0"], "rounds"),
+        (["--batches", "2000"], "batches"),
+        (["--gpu", "h9000"], "h9000"),
+        (["--memory", "much"], "not a size"),
+        (["--dialect", "klingon"], "klingon"),
+        (["--interposer", "/no/such.so"], "No such file"),
+        (["--on", "moon"], "moon"),
+    ],
+)
+def test_bad_options_are_one_line(options: list[str], words: str, hooklab: Cli) -> None:
+    done = hooklab("bench", "calls", "--rounds", "1", "--batches", "1", "--live", "0", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert words in line
+
+
+def test_the_program_names_its_usage(native: Path, guest_environment: Callable[..., dict[str, str]]) -> None:
+    command = [native / "hooklab-bench", "--batches", "0"]
+    done = subprocess.run(command, env=guest_environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "hooklab-bench: --batches takes 1 to 1001\n"
