@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from lab.cli import _natives
-
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
     try:
@@ -68,7 +66,6 @@ def _play(workers: list[int], where: str, options: dict[str, Any]) -> Path:
     from lab.runner.burst import BurstOptions, run_burst
     from lab.scenario.units import parse_duration
 
-    _natives.require()
     try:
         timeout_ns = parse_duration(options["timeout"])
     except ValueError as error:

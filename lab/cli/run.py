@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lab.cli import _natives
-
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
 
@@ -69,9 +67,10 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
     if options["where"] == "sim":
         raise click.UsageError("--on sim: the virtual-time simulator is not part of this version; use --on fake")
     from lab.cli._targets import resolve
+    from lab.runner.guest import check_natives
 
     plans = _load(resolve(targets), _overrides(options), options["repeat"])
-    _natives.require()
+    check_natives()
     _check([plan.scenario for plan in plans], options["where"])
     made = list(_make([plan.scenario for plan in plans], options))
     reports: list[RunReport] = []

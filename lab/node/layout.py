@@ -184,14 +184,6 @@ class NodeFile:
         """Bytes of the mapping."""
         return len(self._bytes)
 
-    def device_at(self, index: int, field: str) -> int:
-        """Byte offset of a field of device ``index``."""
-        return self._at("hl_node_device", "device_offset", index, field)
-
-    def container_at(self, index: int, field: str) -> int:
-        """Byte offset of a field of container ``index``."""
-        return self._at("hl_node_container", "container_offset", index, field)
-
     def process_at(self, slot: int, field: str) -> int:
         """Byte offset of a field of process slot ``slot``."""
         return self._at("hl_node_process", "process_offset", slot, field)

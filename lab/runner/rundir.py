@@ -57,18 +57,6 @@ class RunDirectory:
         fresh.write_text(text + "\n", encoding="utf-8")
         os.replace(fresh, self.info)
 
-    def read_info(self) -> dict[str, Any]:
-        """What run.json says. GuestError when the directory is no run directory."""
-        try:
-            found = json.loads(self.info.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise GuestError(f"{self.info}: {error.strerror}; give a run directory or a scenario file") from None
-        except ValueError as error:
-            raise GuestError(f"{self.info}: not JSON ({error}); the run directory is damaged") from None
-        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-            raise GuestError(f"{self.info}: not written by this version ({SCHEMA}); run its scenario.yaml instead")
-        return found
-
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
     """What the numbers of this run depend on: versions, machine, what was built."""

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-DEFAULT_TIMEOUT_NS = 60_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class Position:
