@@ -10,6 +10,8 @@
  * All sources are opened before the first mount: what covers them later cannot change what they mean. Remounting
  * read-only keeps the flags a bind inherited; in a user namespace the kernel refuses to drop them. */
 #include "box.h"
+#include "unquote.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,20 +37,6 @@ static int fail(char *why, size_t size, const char *what, const char *path) {
     return -1;
 }
 
-static void decode(char *text) {
-    char *to = text;
-    for (const char *from = text; *from; from++) {
-        if (from[0] == '%' && from[1] && from[2]) {
-            char hex[3] = {from[1], from[2], 0};
-            *to++ = (char)strtoul(hex, NULL, 16);
-            from += 2;
-        } else {
-            *to++ = *from;
-        }
-    }
-    *to = 0;
-}
-
 static int read_spec(const char *path, char *why, size_t size) {
     FILE *file = fopen(path, "re");
     char *text = NULL;
@@ -67,7 +55,7 @@ static int read_spec(const char *path, char *why, size_t size) {
         char *copy = strdup(text), *word;
         line->source = -1;
         while (copy && line->count < FIELDS && (word = strsep(&copy, " ")) != NULL) {
-            decode(word);
+            hl_unquote(word);
             line->field[line->count++] = word;
         }
     }

@@ -9,24 +9,12 @@
  * Values are percent-encoded bytes (%20); a list is comma separated, each item encoded on its own (a comma inside an item is %2C). Sizes are plain bytes. Every error is one line with
  * file and line and ends the load: a program comes from the runner, so a bad one is a fault of the runner. */
 #include "caller.h"
+#include "unquote.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void decode(char *text) {
-    char *to = text;
-    for (const char *from = text; *from; from++) {
-        if (from[0] == '%' && from[1] && from[2]) {
-            char hex[3] = {from[1], from[2], 0};
-            *to++ = (char)strtoul(hex, NULL, 16);
-            from += 2;
-        } else {
-            *to++ = *from;
-        }
-    }
-    *to = 0;
-}
 
 int split_list(const char *text, char ***items) {
     int count = 0;
@@ -35,7 +23,7 @@ int split_list(const char *text, char ***items) {
     if (!copy || !list) abort();
     char *rest = copy;
     for (char *item; (item = strsep(&rest, ",")) != NULL;) {
-        decode(item);
+        hl_unquote(item);
         list[count++] = item;
     }
     *items = list; /* lives as long as the program: a step is played a handful of times */
@@ -76,7 +64,7 @@ static int read_pairs(char *rest, struct pair **pairs, int *count) {
         char *equals = strchr(word, '=');
         if (!equals) return -1;
         *equals = 0;
-        if (strcmp(word, "environment") != 0 && strcmp(word, "kinds") != 0) decode(equals + 1);
+        if (strcmp(word, "environment") != 0 && strcmp(word, "kinds") != 0) hl_unquote(equals + 1);
         struct pair *grown = realloc(*pairs, (size_t)(room + 1) * sizeof **pairs);
         if (!grown) abort();
         grown[room++] = (struct pair){word, equals + 1};
