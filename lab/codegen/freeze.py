@@ -19,7 +19,7 @@ from pathlib import Path
 
 import lab.policy
 from lab.codegen._write import write_text
-from lab.policy._hash import source_files, source_hash
+from lab.policy._hash import source_files, source_hash, source_root
 
 HEADER = "hl_frozen.h"
 _ALWAYS = ("encodings", "encodings.aliases", "encodings.utf_8")
@@ -101,7 +101,8 @@ def policy_modules() -> tuple[Module, ...]:
     modules = [Module(name="lab", source="", package=True)]
     for path in source_files():
         package = path.stem == "__init__"
-        name = "lab.policy" if package else f"lab.policy.{path.stem}"
+        inner = path.relative_to(source_root()).with_suffix("").parts
+        name = ".".join(("lab", "policy", *(inner[:-1] if package else inner)))
         modules.append(Module(name=name, source=path.read_text(encoding="utf-8"), package=package))
     return tuple(modules)
 

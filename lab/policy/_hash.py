@@ -4,9 +4,14 @@ import hashlib
 from pathlib import Path
 
 
+def source_root() -> Path:
+    """The folder of this package."""
+    return Path(__file__).parent
+
+
 def source_files() -> list[Path]:
-    """The sources of this package in the order in which they are hashed and frozen."""
-    return sorted(Path(__file__).parent.glob("*.py"))
+    """The sources of this package and its subpackages in the order in which they are hashed and frozen."""
+    return sorted(source_root().rglob("*.py"))
 
 
 def source_hash() -> str:
@@ -14,6 +19,6 @@ def source_hash() -> str:
     digest = hashlib.sha256()
     for path in source_files():
         content = path.read_bytes()
-        digest.update(f"{path.name}\0{len(content)}\0".encode())
+        digest.update(f"{path.relative_to(source_root()).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()[:16]

@@ -10,26 +10,33 @@ from lab.policy._load import PolicyError, load, one_line
 
 # HL_ENGINE_HAS_* of engine.h, in the order of the optional methods in what `prepare` returns.
 _OPTIONAL = (("settle", 1), ("release", 2), ("lease", 4), ("observe", 8))
+_PACING = ("lease", "observe")  # of the controller that HOOKLAB_PACING names, where it names one
 
 
 def prepare(spec: str, pacing: str) -> tuple[object, ...]:
     """(features, admit, settle, release, lease, observe, bool, None); absent methods are None.
 
-    Raises PolicyError when the policy cannot be used or a pacing policy is named that does not exist.
+    Raises PolicyError when the policy cannot be used or a controller is named that does not exist.
     """
     # A policy that prints would write into the streams of the process under test; with None print does nothing.
     sys.stdin = sys.stdout = sys.stderr = None
     sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None  # type: ignore[misc]
     sys.unraisablehook = lambda _: None
-    if pacing:
-        raise PolicyError(f"HOOKLAB_PACING={pacing}: this engine has no pacing policies; unset it or name a --policy")
     if spec and not spec.startswith("/"):
         raise PolicyError(f"{spec}: the path of a policy file must be absolute")
     policy = load(spec)
+    pacer: object = policy
+    if pacing:
+        from lab.policy.pacing import make  # only where it is asked for: it costs the start
+
+        try:
+            pacer = make(pacing)
+        except KeyError as error:
+            raise PolicyError(f"HOOKLAB_PACING={pacing}: {error.args[0]}") from None
     features = 0
     methods: list[object] = []
     for name, bit in _OPTIONAL:
-        method = getattr(policy, name, None)
+        method = getattr(pacer if name in _PACING else policy, name, None)
         methods.append(method)
         if method is not None:
             features |= bit

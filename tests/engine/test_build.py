@@ -98,9 +98,11 @@ def test_every_byte_of_a_policy_counts(tmp_path: Path, monkeypatch: pytest.Monke
 
     sources = []
     for source in _hash.source_files():
-        copy = tmp_path / source.name
+        copy = tmp_path / source.relative_to(_hash.source_root())
+        copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(source.read_bytes())
         sources.append(copy)
+    sources.sort()
     monkeypatch.setattr(_hash, "__file__", str(tmp_path / "_hash.py"))
     before = _hash.source_hash()
     assert before == lab.policy.source_hash()

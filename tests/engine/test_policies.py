@@ -100,7 +100,7 @@ def test_bad_names(engine: Path, serve: Serve, tmp_path: Path) -> None:
         server = serve(engine, spec)
         assert (server.booted, server.reason) == (ABSENT, str(caught.value))
     assert "must be absolute" in serve(engine, "here.py:P").reason
-    assert "no pacing policies" in serve(engine, "", THIN_PACING="aimd").reason
+    assert "no controller 'fast'; known: delta-hami, " in serve(engine, "", THIN_PACING="fast").reason
 
 
 def test_faults_are_counted_logged_and_harmless(engine: Path, serve: Serve, faulty: str) -> None:
@@ -154,7 +154,7 @@ class P:
         if device == 3: self.part = shared[:1]
         if device == 4: return 0
         if device == 5: shared[0] = -1
-        assert len(shared) == 4 and shared.format == "Q" and not shared.readonly
+        assert len(shared) == 64 and shared.format == "Q" and not shared.readonly
         shared[0] += cost
         shared[1] = now
         return cost if cost < 100 else -cost

@@ -1,14 +1,14 @@
 /* Asks the engine what standard input says and answers on standard output, one line a question:
  * "admit DEVICE SIZE KIND USED LIMIT SHARED", "lease DEVICE COST NOW", "observe DEVICE BUSY WINDOW NOW",
- * "settle DEVICE SIZE KIND OK", "release DEVICE SIZE KIND", "word INDEX", "faults", "features", "reason", "log",
- * "lines". lease and observe get four shared words. The first line out is the answer of boot and the reason. */
+ * "settle DEVICE SIZE KIND OK", "release DEVICE SIZE KIND", "word INDEX", "poke INDEX VALUE", "faults", "features",
+ * "reason", "log", "lines". lease and observe get 64 shared words. The first line out is the answer of boot and the reason. */
 #define _GNU_SOURCE
 #include "thin.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t words[4];
+static uint64_t words[64];
 
 int main(void) {
     static char line[4096];
@@ -27,7 +27,8 @@ int main(void) {
         else if (!strcmp(name, "observe")) answer = api->observe((int)v[0], v[1], v[2], v[3], words, sizeof words);
         else if (!strcmp(name, "settle")) answer = api->settle((int)v[0], v[1], (int)v[2], (int)v[3]);
         else if (!strcmp(name, "release")) answer = api->release((int)v[0], v[1], (int)v[2]);
-        else if (!strcmp(name, "word")) answer = (int64_t)words[v[0] & 3];
+        else if (!strcmp(name, "word")) answer = (int64_t)words[v[0] & 63];
+        else if (!strcmp(name, "poke")) words[v[0] & 63] = v[1];
         else if (!strcmp(name, "faults")) answer = (int64_t)api->faults();
         else if (!strcmp(name, "features")) answer = api->features();
         else if (!strcmp(name, "lines")) answer = thin_log_lines;
