@@ -6,6 +6,7 @@ import ctypes.util
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,7 +60,23 @@ def library_problem(path: Path) -> str:
         return f"made for {machine} ({bits} bit), this machine is {platform.machine()}; build it for this machine"
     if kind != "ET_DYN":
         return "an ELF file, but not a shared library; link it with -shared"
-    return ""
+    return _loader_problem(path)
+
+
+def _loader_problem(path: Path) -> str:
+    """What the dynamic loader says when it is asked to preload the file; empty when it does.
+
+    It would only warn, on the standard error of every process, and start them all without an interposer.
+    """
+    environment = {"LD_PRELOAD": str(path), "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C"}
+    folders = [str(native.directory() / "fake"), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+    try:
+        done = subprocess.run(["true"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return "a program that does nothing does not end under it within 60 s"
+    found = re.search(r"from LD_PRELOAD cannot be preloaded \((.*)\): ignored", done.stderr)
+    return f"the loader refuses it: {found[1]}; give a shared library that can be preloaded" if found else ""
 
 
 def check_natives() -> None:

@@ -233,6 +233,20 @@ def test_a_program_is_no_interposer(native: Path, compile_c: Any) -> None:
     assert library_problem(native / "libhooklab-region.so") == ""
     program = compile_c("int main(void) { return 0; }\n", "-no-pie", name="program")
     assert "not a shared library" in library_problem(program)
+    program = compile_c("int main(void) { return 0; }\n", "-fPIE", "-pie", name="pie-program")
+    assert "the loader refuses it" in library_problem(program)
+
+
+def test_a_library_that_the_loader_would_leave_out(compile_c: Any, tmp_path: Path) -> None:
+    """The loader only warns of these and starts every process without an interposer, which then seems to fail."""
+    needed = compile_c("int needed;\n", "-shared", "-fPIC", "-Wl,-soname,libneeded-here.so", name="libneeded-here.so")
+    user = "extern int needed;\nint *use(void);\nint *use(void) { return &needed; }\n"
+    lacking = compile_c(user, "-shared", "-fPIC", extra=[needed], name="lacking.so")
+    assert "libneeded-here.so" in library_problem(lacking)
+    spaced = tmp_path / "a name" / "lib.so"  # LD_PRELOAD is a list parted by spaces and colons
+    spaced.parent.mkdir()
+    spaced.write_bytes(needed.read_bytes())
+    assert "the loader refuses it" in library_problem(spaced)
 
 
 def test_bad_interposer_stops_before_anything_is_made(tmp_path: Path) -> None:
