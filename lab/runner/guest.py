@@ -66,7 +66,7 @@ def library_problem(path: Path) -> str:
 def _loader_problem(path: Path) -> str:
     """What the dynamic loader says when it is asked to preload the file; empty when it does.
 
-    It would only warn, on the standard error of every process, and start them all without an interposer.
+    It would start every process without it, or none at all, and say so only on their standard error.
     """
     environment = {"LD_PRELOAD": str(path), "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C"}
     folders = [str(native.directory() / "fake"), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -75,7 +75,9 @@ def _loader_problem(path: Path) -> str:
         done = subprocess.run(["true"], env=environment, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
         return "a program that does nothing does not end under it within 60 s"
-    found = re.search(r"from LD_PRELOAD cannot be preloaded \((.*)\): ignored", done.stderr)
+    warned = re.search(r"from LD_PRELOAD cannot be preloaded \((.*)\): ignored", done.stderr)
+    failed = re.search(r"error while loading shared libraries: (.*)", done.stderr) if done.returncode == 127 else None
+    found = warned or failed
     return f"the loader refuses it: {found[1]}; give a shared library that can be preloaded" if found else ""
 
 

@@ -238,7 +238,7 @@ def test_a_program_is_no_interposer(native: Path, compile_c: Any) -> None:
 
 
 def test_a_library_that_the_loader_would_leave_out(compile_c: Any, tmp_path: Path) -> None:
-    """The loader only warns of these and starts every process without an interposer, which then seems to fail."""
+    """The loader starts no process under the first, and every process without the second: both would look like runs."""
     needed = compile_c("int needed;\n", "-shared", "-fPIC", "-Wl,-soname,libneeded-here.so", name="libneeded-here.so")
     user = "extern int needed;\nint *use(void);\nint *use(void) { return &needed; }\n"
     lacking = compile_c(user, "-shared", "-fPIC", extra=[needed], name="lacking.so")
