@@ -14,9 +14,10 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from lab import native
 from lab.node.server import NodeError, NodeServer
@@ -113,19 +114,21 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
         if library is not None and not options.container:
             environment["LD_PRELOAD"] = ":".join(plan.preload_list(str(library)))
         environment |= plan.library_path(driver, needed=layout.cache is None)
-        started = start_guest(
-            command,
-            environment=environment,
-            scratch=scratch,
-            label="exec",
-            enter=box.enter_arguments(),
-            cwd=os.getcwd(),
-            stdin=None,
-            own_session=False,
-        )
-        if recorder is not None:
-            recorder.add("SPAWN", process=0, container=0, pid=started.pid, a=started.pid)
-        raw = _wait(started)
+        with _passing_on() as passing:
+            started = start_guest(
+                command,
+                environment=environment,
+                scratch=scratch,
+                label="exec",
+                enter=box.enter_arguments(),
+                cwd=os.getcwd(),
+                stdin=None,
+                own_session=False,
+            )
+            passing.to(started)
+            if recorder is not None:
+                recorder.add("SPAWN", process=0, container=0, pid=started.pid, a=started.pid)
+            raw = started.status()
         started.close()
         end_strays(str(node.socket_path) if node else str(scratch))
         if recorder is not None:
@@ -172,18 +175,45 @@ def _variables(
     return found
 
 
-def _wait(started: Guest) -> int:
-    """Wait as a shell does: the terminal's signals reach the program itself, a SIGTERM for us is passed on."""
-    with _signals({signal.SIGINT: signal.SIG_IGN, signal.SIGQUIT: signal.SIG_IGN}):
-        before = signal.signal(signal.SIGTERM, lambda number, _frame: started.kill(number))
-        try:
-            return started.status()
-        finally:
-            signal.signal(signal.SIGTERM, before)
+class _Passing:
+    """Where a SIGTERM for us goes; one that comes before the program has started waits for it."""
+
+    def __init__(self) -> None:
+        self._program: Guest | None = None
+        self._early: int | None = None
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
+        if self._program is None:
+            self._early = number
+        else:
+            self._program.kill(number)
+
+    def to(self, program: Guest) -> None:
+        """From now on signals go to `program`, beginning with one that came too early."""
+        self._program = program
+        if self._early is not None:
+            program.kill(self._early)
 
 
 @contextlib.contextmanager
-def _signals(handlers: Mapping[int, signal.Handlers]) -> Iterator[None]:
+def _passing_on() -> Iterator[_Passing]:
+    """Wait as a shell does: the terminal's signals reach the program itself, a SIGTERM for us is passed on.
+
+    The SIGTERM handler stands before the program starts, so that none falls in between. The terminal's signals are
+    ignored by us alone: an ignored signal would be inherited, a handled one is not.
+    """
+    passing = _Passing()
+    before = signal.signal(signal.SIGTERM, passing.receive)
+    try:
+        with _signals({number: lambda _number, _frame: None for number in (signal.SIGINT, signal.SIGQUIT)}):
+            yield passing
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _signals(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

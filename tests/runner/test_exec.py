@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -101,13 +102,23 @@ def test_out_keeps_a_run_directory(hooklab: Cli, tmp_path: Path) -> None:
     assert (directory / "history").stat().st_size == 4096 + 2 * 64
 
 
+def _opened(fifo: Path) -> int:
+    """A descriptor of the fifo with something to read: unlike a plain open it does not wait for ever for a program that
+    failed to start."""
+    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert select.select([descriptor], [], [], 60)[0], "the program never spoke"
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def test_a_termination_is_passed_on(tmp_path: Path) -> None:
     fifo = tmp_path / "up"
     os.mkfifo(fifo)
     code = "import sys; from lab.cli import main; sys.exit(main())"
     text = f"trap 'exit 9' TERM; echo up >{fifo}; while :; do read x <{fifo}; done"
     runner = subprocess.Popen([sys.executable, "-P", "-c", code, "exec", "-q", "--", "sh", "-c", text])
-    assert fifo.read_text() == "up\n"
+    with open(_opened(fifo), closefd=True) as stream:
+        assert stream.readline() == "up\n"
     runner.send_signal(signal.SIGTERM)
     assert runner.wait(timeout=60) == 9
 
@@ -118,7 +129,7 @@ def test_a_killed_runner_leaves_no_program(tmp_path: Path) -> None:
     code = "import sys; from lab.cli import main; sys.exit(main())"
     command = ["exec", "-q", "--", "sh", "-c", f"exec 3>{fifo}; echo up >&3; read x"]
     runner = subprocess.Popen([sys.executable, "-P", "-c", code, *command], stdin=subprocess.PIPE)
-    with fifo.open() as stream:
+    with open(_opened(fifo), closefd=True) as stream:
         assert stream.readline() == "up\n"
         runner.kill()
         assert stream.read() == ""  # its end comes when the program, which holds the other end, is gone
