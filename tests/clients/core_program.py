@@ -1,18 +1,29 @@
-"""cuda.core: device, buffers from its memory resources, stream, event, a program from PTX, launch. One JSON line."""
+"""cuda.core: device, buffers from its memory resources, stream, event, a program from PTX, launch, memory.
+
+Prints one JSON line.
+"""
 
 import json
 import re
 from pathlib import Path
 
 import numpy as np
-
-try:
-    from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch
-except ImportError:  # before 1.0
-    from cuda.core.experimental import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch
+from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch, system
 
 N = 10_000
+GIB = 1 << 30
 PTX = re.search(rb'PTX = b"""(.*?)"""', Path(__file__).with_name("bindings_program.py").read_bytes(), re.DOTALL)[1]
+
+
+def fits(resource: object, size: int, stream: object) -> bool:
+    try:
+        buffer = resource.allocate(size, stream=stream)
+    except Exception as error:
+        if "CUDA_ERROR_OUT_OF_MEMORY" not in str(error):
+            raise
+        return False
+    buffer.close(stream)
+    return True
 
 
 def main() -> None:
@@ -34,9 +45,12 @@ def main() -> None:
     event.sync()
     c.copy_to(host[2], stream=stream)
     stream.sync()
-    print(json.dumps({"name": device.name, "vadd": bool((z == x + y).all()), "event_done": event.is_done}))
+    report = {"name": device.name, "vadd": bool((z == x + y).all()), "event_done": event.is_done}
     for buffer in (a, b, c, *host):
         buffer.close(stream)
+    report["total"] = system.Device(index=0).memory_info.total
+    report["fits"] = [size for size in (3, 5) if fits(device.memory_resource, size * GIB, stream)]
+    print(json.dumps(report))
 
 
 main()

@@ -1,5 +1,5 @@
-"""cuda.bindings, cuda.core, numba-cuda and nvitop, unmodified: under a limit of 4 GiB each sees 4 GiB, and without an
-interposer the same programs see the card. A lab that could not tell the two apart would pass neither."""
+"""cuda.bindings, cuda.core, numba-cuda, nvidia-ml-py and nvitop, unmodified: under a limit of 4 GiB each sees 4 GiB,
+and without an interposer the same programs see the card. A lab that could not tell the two apart would pass neither."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.clients
 HERE = Path(__file__).parent
 GIB = 1 << 30
 CARD = 84_987_740_160  # what CUDA reports of an A100 of 80 GB
+NVML_CARD = 81920 << 20  # what NVML reports of it
 CONTEXT = 436_207_616
 
 
@@ -53,10 +54,27 @@ def test_bindings(play: Callable[..., Any], interposer: str) -> None:
     assert report["fill"]["blocks"] == report["free"] // (256 << 20)
 
 
-def test_core(play: Callable[..., Any]) -> None:
+def test_core(play: Callable[..., Any], interposer: str) -> None:
     report, said = play("core_program.py")
-    assert report == {"name": "NVIDIA A100-SXM4-80GB", "vadd": True, "event_done": True}
+    assert report == {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "vadd": True,
+        "event_done": True,
+        "total": 4 * GIB if interposer == "builtin" else NVML_CARD,
+        "fits": [3] if interposer == "builtin" else [3, 5],
+    }
     assert "not executed" not in said
+
+
+def test_nvidia_ml_py(play: Callable[..., Any], interposer: str) -> None:
+    report, _ = play("nvml_program.py")
+    assert (report["name"], report["driver"]) == ("NVIDIA A100-SXM4-80GB", "580.159.04")
+    total = 4 * GIB if interposer == "builtin" else NVML_CARD
+    for form in ("v1", "v2"):
+        memory = report[form]
+        assert memory["total"] == total
+        assert memory["free"] + memory["used"] <= total
+        assert memory["used"] < 1 * GIB  # nobody holds anything: at most what the driver keeps for itself
 
 
 def test_numba(play: Callable[..., Any], interposer: str) -> None:
