@@ -30,7 +30,7 @@ FLAGS = (
     "-ffunction-sections", "-fdata-sections", "-pthread",
 )  # fmt: skip
 SHARED = ("-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-Bsymbolic")
-INCLUDES = ("shim/include", "shim/common", "shim/region", "fakes/common")
+INCLUDES = ("shim/include", "shim/common", "shim/region", "shim/identity", "shim/preload", "fakes/common")
 SANITIZERS = {
     "address": ("-fsanitize=address", "-fno-omit-frame-pointer"),
     "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
@@ -88,7 +88,7 @@ TARGETS = (
     Target(
         "preload",
         "libhooklab-preload.so",
-        ("shim/preload/*.c", "shim/preload/*.S", "shim/region/*.c", "shim/common/*.c"),
+        ("shim/preload/*.c", "shim/preload/*.S", "shim/identity/*.c", "shim/region/*.c", "shim/common/*.c"),
         soname="libhooklab-preload.so",
         export="preload.map",
         early=("caller", "elf", "guard", "hl_names", "lookup", "real"),

@@ -8,11 +8,13 @@
 #include "preload.h"
 
 #include "config.h"
+#include "identity.h"
 #include "hl_layout_history.h"
 #include "ledger.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -43,23 +45,34 @@ static void give_turn(void) {
     pthread_mutex_unlock(&gate);
 }
 
+static uint64_t learned[HL_DEVICES]; /* what the first context took by NVML's word; whoever has the turn writes */
+static bool learning;                /* HOOKLAB_CONTEXT_BYTES=learn */
+
 /* The profile's figure, given by whoever started us; without it a context costs nothing in the books (see
- * limitations): what it takes cannot be told apart from what neighbours take meanwhile. */
-static uint64_t cost(void) {
+ * limitations), or with `learn` what NVML reported for the first one of this process on the device. */
+static uint64_t given_cost(void) {
     static int known;
     static uint64_t bytes;
     if (__atomic_load_n(&known, __ATOMIC_ACQUIRE)) return bytes;
     uint64_t value = 0;
     const char *text = hl_config("HOOKLAB_CONTEXT_BYTES");
-    if (hl_parse_size(text, &value) < 0) {
+    if (text && !strcmp(text, "learn")) {
+        learning = true;
+    } else if (hl_parse_size(text, &value) < 0) {
         hl_log(0,
-               "HOOKLAB_CONTEXT_BYTES: \"%.64s\" is not a size (digits, then k, m, g or t); contexts are not charged",
+               "HOOKLAB_CONTEXT_BYTES: \"%.64s\" is not a size (digits, then k, m, g or t) or `learn`; contexts are "
+               "not charged",
                text);
         value = 0;
     }
     bytes = value;
     __atomic_store_n(&known, 1, __ATOMIC_RELEASE);
     return value;
+}
+
+uint64_t hl_context_cost(int device) {
+    uint64_t given = given_cost();
+    return given || device < 0 || device >= HL_DEVICES ? given : learned[device];
 }
 
 static bool open_frame(void) {
@@ -75,17 +88,34 @@ static CUresult close_frame(CUresult result) {
 }
 
 static enum hl_admission admit(struct hl_ticket *ticket, CUdevice device, CUresult *code) {
-    if (device < 0 || device >= hl_devices_count() || !cost())
+    if (device < 0 || device >= hl_devices_count() || !hl_context_cost(device))
         return HL_PASS; /* the driver says what is wrong with it */
-    return hl_charge_begin(ticket, device, cost(), HL_KIND_CONTEXT, code);
+    return hl_charge_begin(ticket, device, hl_context_cost(device), HL_KIND_CONTEXT, code);
 }
 
 static uint64_t key(CUcontext context) { return (uint64_t)(uintptr_t)context | 1; }
 
-/* false: over the limit after all (double-check); the caller ends the context. */
-static bool record(enum hl_admission admission, struct hl_ticket *ticket, CUresult result, CUcontext context) {
+/* The first context is made before its cost can be known: charged afterwards, and refused afterwards where it does not
+ * fit. Only while nothing of ours lies on the device, so that all that NVML reports is the context. */
+static enum hl_admission learn(struct hl_ticket *ticket, CUdevice device) {
+    CUresult code = CUDA_SUCCESS;
+    uint32_t pid = hl_ledger_live() ? 0 : hl_identity_host_pid(device);
+    uint64_t bytes = pid ? hl_probe_bytes(device, pid) : 0;
+    if (!bytes) return HL_PASS; /* not known yet: the next context tries again */
+    learned[device] = bytes;
+    return hl_charge_begin(ticket, device, bytes, HL_KIND_CONTEXT, &code);
+}
+
+/* false: over the limit after all (double-check, or learned); the caller ends the context. */
+static bool record(enum hl_admission admission, struct hl_ticket *ticket, CUresult result, CUcontext context,
+                   CUdevice device) {
     int saved = errno;
     bool kept = true;
+    if (result == CUDA_SUCCESS) {
+        hl_identity_context_made(device);
+        if (learning && device >= 0 && device < HL_DEVICES && !learned[device]) admission = learn(ticket, device);
+        kept = admission != HL_REFUSED;
+    }
     if (admission == HL_ADMITTED) {
         if (result == CUDA_SUCCESS)
             kept = !hl_ledger_settle(ticket, key(context), (uint64_t)(uintptr_t)context, ticket->bytes);
@@ -114,7 +144,7 @@ HL_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice de
         return close_frame(code);
     }
     CUresult result = real(pctx, dev);
-    if (!record(admission, &ticket, result, *pctx)) {
+    if (!record(admission, &ticket, result, *pctx, dev)) {
         __typeof__(&cuDevicePrimaryCtxRelease_v2) release = HL_REAL(cuDevicePrimaryCtxRelease_v2);
         if (!release) release = HL_REAL(cuDevicePrimaryCtxRelease);
         if (release) release(dev);
@@ -160,7 +190,7 @@ PRIMARY_END(cuDevicePrimaryCtxReset_v2, true)
         return close_frame(code);                                                                                      \
     }                                                                                                                  \
     CUresult result = call;                                                                                            \
-    if (!record(admission, &ticket, result, *pctx)) {                                                                  \
+    if (!record(admission, &ticket, result, *pctx, dev)) {                                                             \
         __typeof__(&cuCtxDestroy_v2) destroy = HL_REAL(cuCtxDestroy_v2);                                               \
         if (destroy) destroy(*pctx);                                                                                   \
         *pctx = NULL;                                                                                                  \

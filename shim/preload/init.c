@@ -10,6 +10,7 @@
 
 #include "history.h"
 #include "hl_layout_history.h"
+#include "identity.h"
 #include "ledger.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ static void fork_child(void) {
     hl_books_forget();
     hl_history_fork_child();
     hl_context_fork_child();
+    hl_identity_fork_child();
     hl_devices_forget();
     hl_phase(HL_PHASE_FORK_CHILD, 0);
 }

@@ -217,6 +217,15 @@ void hl_ledger_status(uint32_t set_bits, uint32_t clear) {
     __atomic_store_n(&region.slot[slot].flags, __atomic_load_n(&status_flags, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
 }
 
+void hl_ledger_identity(uint32_t host_pid, uint32_t tier) {
+    pthread_mutex_lock(&opening);
+    if (opened && attached && *owner_page) {
+        __atomic_store_n(&region.slot[slot].identity_tier, tier, __ATOMIC_RELAXED);
+        __atomic_store_n(&region.slot[slot].host_pid, host_pid, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&opening);
+}
+
 /* ---- charging ---- */
 
 enum booking { BOOK_NOTHING, BOOK_PENDING, BOOK_USED };

@@ -59,6 +59,8 @@ uint64_t hl_ledger_limit(int device); /* 0 = none */
 uint64_t hl_ledger_live(void);        /* live entries of this process */
 /* Flags of this process's slot (HL_SLOT_*). Async-signal-safe; kept for the slot that is taken later, too. */
 void hl_ledger_status(uint32_t set, uint32_t clear);
+/* What this process's slot says of its PID outside, and of who said so (HL_TIER_*). */
+void hl_ledger_identity(uint32_t host_pid, uint32_t tier);
 void *hl_ledger_policy_words(int device, size_t *bytes);
 
 /* What the processes of a container share about time. The policy gets a private copy of its words and its answer counts

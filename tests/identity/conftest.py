@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,8 +12,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from lab.checks import history
+from lab.identity.paths import Paths, paths
+from lab.node.server import NodeServer
+from lab.runner.recorder import Recorder
+from lab.spec import load_layout
 
 RUN_CLI = "import sys; from lab.cli import main; sys.exit(main())"
 
@@ -86,3 +95,113 @@ def serve(place: Path) -> Iterator[Callable[..., Serving]]:
     for serving in made:
         with contextlib.suppress(ProcessLookupError, ValueError):
             serving.kill()
+
+
+GUEST = Path(__file__).parents[1] / "native" / "shim" / "cuda_guest.py"
+FIRST = """
+def first():
+    'The PID that the machine sees, by a procfs that the test shows the guest; 0 when there is none.'
+    for line in open('/proc/self/status'):
+        if line.startswith('NStgid:'):
+            return int(line.split()[1])
+    return 0
+"""
+PLACES = {
+    "host": [],
+    "private": ["unshare", "--pid", "--fork"],
+    "nested twice": ["unshare", "--pid", "--fork", "unshare", "--pid", "--fork"],
+    # root outside is nobody in there, as in a pod with users of its own
+    "user": [
+        *("setpriv", "--reuid", "100000", "--regid", "100000", "--clear-groups"),
+        *("unshare", "--user", "--map-root-user", "--pid", "--fork"),
+    ],
+    "root's user": ["unshare", "--user", "--map-root-user", "--pid", "--fork"],
+}
+
+
+class IdentityLab:
+    """A fake node, a container's region, a history, and guests in namespaces who see `locks` as /tmp/vgpulock."""
+
+    def __init__(self, folder: Path, place: Path, environment: Callable[..., dict[str, str]], shim: Path) -> None:
+        self.folder, self.locks, self.shim = folder, place / "locks", shim
+        self.locks.mkdir()
+        self.locks.chmod(0o1777)
+        self.socket = self.locks / "hostpid" / "broker.sock"
+        self.region = folder / "region"
+        self._environment = environment
+        self.gpus = ["a100-80g"]
+        self.recorder = Recorder(folder / "history", capacity=200_000)
+
+    def start(self, *, gpus: list[str] | None = None) -> NodeServer:
+        return NodeServer(gpus=gpus or self.gpus, containers=["a", "b", "c", "d"], context_bytes=512 << 20)
+
+    def command(self, words: list[str | Path], *, place: str = "host", read_only: bool = False) -> list[str]:
+        """`words` where /tmp/vgpulock is ours; in the namespaces of `place`."""
+        script = f'mount --bind {self.locks} /tmp/vgpulock && exec "$@"'
+        if read_only:
+            broker = "/tmp/vgpulock/hostpid"
+            script = (
+                f"mount --bind {self.locks} /tmp/vgpulock && mount --bind {broker} {broker} && "
+                f'mount -o remount,ro,bind {broker} && exec "$@"'
+            )
+        return ["unshare", "--mount", "sh", "-c", script, "sh", *PLACES[place], *map(str, words)]
+
+    def environment(self, node: NodeServer, **variables: str) -> dict[str, str]:
+        given = {
+            **node.environment,
+            "HOOKLAB_HISTORY": str(self.folder / "history"),
+            "HOOKLAB_CONTAINER": "0",
+            "HOOKLAB_PROCESS": "0",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.region),
+            **variables,
+        }
+        return self._environment(**given)
+
+    def run(
+        self, node: NodeServer, script: str, *, place: str = "host", read_only: bool = False, **variables: str
+    ) -> list[Any]:
+        """What a Python guest said. The preload is given to the guest alone, not to what makes its namespaces."""
+        guest = ["env", f"LD_PRELOAD={self.shim}", sys.executable, "-I", "-S", GUEST, FIRST + script]
+        done = subprocess.run(
+            self.command(guest, place=place, read_only=read_only),
+            env=self.environment(node, **variables),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def paths(self) -> Paths:
+        return paths(history.load(self.folder / "history").records)
+
+    def slots(self) -> list[tuple[int, int]]:
+        """(host PID, tier) of every slot of the region that names one, the dead included."""
+        layout = load_layout("hooklab-1")
+        data = self.region.read_bytes()
+        head = np.frombuffer(data, layout.dtype("hl_region_header"), 1)[0]
+        slots = np.frombuffer(data, layout.dtype("hl_region_slot"), int(head["slot_count"]), int(head["slot_offset"]))
+        return [(int(slot["host_pid"]), int(slot["identity_tier"])) for slot in slots if slot["host_pid"]]
+
+
+@pytest.fixture
+def identity(
+    tmp_path: Path, place: Path, guest_environment: Callable[..., dict[str, str]], native: Path
+) -> Iterator[IdentityLab]:
+    """Needs a mount namespace of its own for every guest, and /tmp/vgpulock to mount over."""
+    made = not os.path.isdir("/tmp/vgpulock")
+    if made:
+        os.mkdir("/tmp/vgpulock")
+        os.chmod("/tmp/vgpulock", 0o1777)
+    probe = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "mount", "--bind", str(place), "/tmp/vgpulock"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if probe.returncode:
+        pytest.skip(f"this machine allows no mount and PID namespaces: {probe.stderr.strip()}")
+    yield IdentityLab(tmp_path, place, guest_environment, native / "libhooklab-preload.so")
+    if made:
+        os.rmdir("/tmp/vgpulock")
