@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from lab.region import Process, Region
+    from lab.region import HamiRegion, Process, Region
 
 KINDS = ("context", "sync", "managed", "pitched", "async", "module", "vmm", "other")
 
@@ -27,9 +27,12 @@ def show(file: str, as_json: bool) -> None:
 
     Exit status: 0 shown, 2 not a region.
     """
-    from lab.region import Region, RegionError
+    from lab.region import HamiRegion, Region, RegionError, is_hami
 
     try:
+        if is_hami(file):
+            _show_hami(HamiRegion(file), as_json=as_json)
+            return
         with Region.open(file) as opened:
             if as_json:
                 click.echo(json.dumps(_as_json(opened), indent=2))
@@ -47,11 +50,14 @@ def check(file: str) -> None:
 
     Exit status: 0 sound, 1 there are problems (a file that is no region is one).
     """
-    from lab.region import Region, RegionError
+    from lab.region import HamiRegion, Region, RegionError, is_hami
 
     try:
-        with Region.open(file) as opened:
-            problems = opened.check()
+        if is_hami(file):
+            problems = HamiRegion(file).check()
+        else:
+            with Region.open(file) as opened:
+                problems = opened.check()
     except RegionError as error:
         problems = [str(error)]
     for problem in problems:
@@ -105,16 +111,16 @@ def repair(file: str) -> None:
 
     Exit status: 0 repaired (or nothing to do), 1 the lock is out of reach, 2 not a region.
     """
-    from lab.region import Region, RegionError
+    from lab.region import HamiRegion, Region, RegionError, is_hami
 
     try:
-        with Region.open(file, writable=True) as opened:
-            try:
-                buried = opened.reap()
-            except RegionError as error:
-                click.echo(f"hooklab region: {error}", err=True)
-                sys.exit(1)
-            left = opened.check()
+        if is_hami(file):
+            buried = _reaped(HamiRegion(file))
+            left = HamiRegion(file).check()
+        else:
+            with Region.open(file, writable=True) as opened:
+                buried = _reaped(opened)
+                left = opened.check()
     except RegionError as error:
         click.echo(f"hooklab region: {error}", err=True)
         sys.exit(2)
@@ -122,6 +128,74 @@ def repair(file: str) -> None:
     for problem in left:
         click.echo(problem)
     sys.exit(1 if left else 0)
+
+
+def _reaped(opened: Region | HamiRegion) -> int:
+    from lab.region import RegionError
+
+    try:
+        return opened.reap()
+    except RegionError as error:
+        click.echo(f"hooklab region: {error}", err=True)
+        sys.exit(1)
+
+
+@region.command()
+@click.option(
+    "--lang", type=click.Choice(["c", "go", "rust", "numpy"]), default="c", show_default=True, help="Language."
+)
+@click.option(
+    "--layout", type=click.Choice(["hami-1.2", "hooklab-1"]), default="hami-1.2", show_default=True, help="Which."
+)
+def emit(lang: str, layout: str) -> None:
+    """Print assertions about a region layout for another project's CI.
+
+    The text compiles (numpy: runs) silently where sizes and offsets agree and stops it where they do not.
+    """
+    from lab.region._emit import emit as text
+
+    click.echo(text(layout, lang), nl=False)
+
+
+def _show_hami(opened: HamiRegion, *, as_json: bool) -> None:
+    record = opened.record
+    slots = record["procs"][: opened.live()]
+    busy = [d for d in range(16) if int(record["limit"][d]) or slots["used"][:, d]["total"].any()] or [0]
+    document = {
+        "schema": "hooklab.region/1",
+        "file": str(opened.path),
+        "layout": "hami-1.2",
+        "lock": opened.holder(),
+        "postinit_lock": opened.holder("postinit_lock"),
+        **{
+            name: int(record[name])
+            for name in ("utilization_switch", "recent_kernel", "priority", "last_kernel_time", "sm_init")
+        },
+        "devices": [
+            {"limit": int(record["limit"][d]), "sm_limit": int(record["sm_limit"][d]), "used": opened.used(d)}
+            for d in busy
+        ],
+        "processes": [
+            {
+                "slot": index,
+                "pid": int(slot["pid"]),
+                "host_pid": int(slot["host_pid"]),
+                "status": int(slot["status"]),
+                "sequence": int(slot["sequence"]),
+                "used": {str(d): int(slot["used"][d]["total"]) for d in busy},
+            }
+            for index, slot in enumerate(slots)
+        ],
+    }
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    for key, value in document.items():
+        if isinstance(value, list):
+            for number, row in enumerate(value):
+                click.echo(f"{key} {number}: " + ", ".join(f"{name} {one}" for name, one in row.items()))
+        else:
+            click.echo(f"{key}: {value}")
 
 
 def _as_json(opened: Region) -> dict[str, object]:

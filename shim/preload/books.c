@@ -26,6 +26,8 @@ bool hl_books_open(void) {
     if (!hl_limits.any && !set(path) && !policy) return false;
     const char *mode = hl_config("HOOKLAB_MEMORY_MODE"), *lock = hl_config("HOOKLAB_REGION_LOCK"), *why = NULL;
     struct hl_ledger_config config = {.path = set(path) ? path : NULL, .verdict = hl_verdict, .log = hl_log_error};
+    const char *layout = hl_config("HOOKLAB_REGION_LAYOUT");
+    if (layout && !strcmp(layout, "hami-1.2")) config.layout = HL_LAYOUT_HAMI;
     memcpy(config.limit, hl_limits.memory, sizeof config.limit);
     memcpy(config.sm_limit, hl_limits.cores, sizeof config.sm_limit);
     config.mode = mode && !strcmp(mode, "double-check") ? HL_MODE_DOUBLE_CHECK : HL_MODE_RESERVE;

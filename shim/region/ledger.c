@@ -14,6 +14,7 @@
 #include "ledger.h"
 
 #include "entries.h"
+#include "hami.h"
 #include "history.h"
 #include "hl_layout_history.h"
 #include "points.h"
@@ -28,14 +29,15 @@ enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, OPERATING_SYS
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* open, attach, close and fork */
 static struct hl_region region;
-static int opened;   /* release/acquire: region and config are set */
-static int attached; /* release/acquire: slot and generation are set */
+static struct hl_hami hami; /* map: the books are kept in a file of that layout, and `region` is private memory */
+static int opened;          /* release/acquire: region and config are set */
+static int attached;        /* release/acquire: slot and generation are set */
 static int slot;
 static uint64_t generation;
 static uint64_t epoch = 1;            /* of this process; children count on */
 static volatile uint32_t *owner_page; /* 1 in the process that opened, 0 in every copy of its memory */
 static int prepared;                  /* hl_ledger_fork_prepare ran: the child may free what it inherited */
-static uint32_t status_flags; /* what the slot shall show */
+static uint32_t status_flags;         /* what the slot shall show */
 static char why_line[HL_WHY_BYTES];
 static int32_t (*verdict)(int, uint64_t, int, uint64_t, uint64_t, uint64_t);
 static void (*log_line)(const char *);
@@ -83,6 +85,8 @@ static int attach(void) {
     if (index < 0) return index;
     slot = index;
     generation = region.slot[index].generation;
+    int problem = hami.map ? hl_hami_register(&hami) : 0;
+    if (problem) return problem;
     __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
     hl_ledger_status(0, 0); /* a handler that ran before could not reach the slot */
     return 0;
@@ -106,7 +110,15 @@ static int open_locked(const struct hl_ledger_config *config) {
     verdict = config->verdict;
     log_line = config->log;
     mode = config->mode;
-    int problem = hl_region_open(&region, config->path, &fresh, why_line);
+    int is_hami = config->layout == HL_LAYOUT_HAMI;
+    int problem = 0;
+    if (is_hami) {
+        mode = HL_MODE_DOUBLE_CHECK;
+        problem = hl_hami_open(&hami, config->path, config->limit, config->sm_limit, why_line, sizeof why_line);
+        fresh = (struct hl_region_new){
+            .create = 1, .limit = hami.map ? hami.map->limit : NULL, .sm_limit = config->sm_limit};
+    }
+    if (!problem) problem = hl_region_open(&region, is_hami ? NULL : config->path, &fresh, why_line);
     if (problem) return problem;
     phase(HL_PHASE_REGION_ACQUIRED);
     HL_POINT(GATE);
@@ -202,8 +214,9 @@ void hl_ledger_close(void) {
     if (opened && attached && *owner_page) {
         HL_POINT(EXIT);
         /* c = 1: the books of this process are closed; no bytes go, they stay until its death */
-        event(HL_EVENT_LEDGER, 0, 0, 0, 0, load(&region.device[0].used), 1, 0);
+        event(HL_EVENT_LEDGER, 0, 0, 0, 0, hl_ledger_used(0), 1, 0);
         __atomic_store_n(&attached, 0, __ATOMIC_RELEASE);
+        if (hami.map) hl_hami_leave(&hami);
         if (!hl_region_leave(&region, slot)) __atomic_store_n(&attached, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&opening);
@@ -214,6 +227,7 @@ void hl_ledger_status(uint32_t set_bits, uint32_t clear) {
     __atomic_fetch_and(&status_flags, ~clear, __ATOMIC_SEQ_CST);
     __atomic_fetch_or(&status_flags, set_bits, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&attached, __ATOMIC_ACQUIRE) || !owner_page || !*owner_page) return;
+    if (hami.map) hl_hami_status(&hami, (status_flags & HL_SLOT_SUSPENDED) != 0);
     __atomic_store_n(&region.slot[slot].flags, __atomic_load_n(&status_flags, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
 }
 
@@ -222,6 +236,7 @@ void hl_ledger_identity(uint32_t host_pid, uint32_t tier) {
     if (opened && attached && *owner_page) {
         __atomic_store_n(&region.slot[slot].identity_tier, tier, __ATOMIC_RELAXED);
         __atomic_store_n(&region.slot[slot].host_pid, host_pid, __ATOMIC_RELEASE);
+        if (hami.map && hami.mine) __atomic_store_n(&hami.mine->host_pid, (int32_t)host_pid, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&opening);
 }
@@ -237,6 +252,7 @@ static uint64_t book(int device, uint64_t bytes, int kind, enum booking how, uin
     add(how == BOOK_PENDING ? &mine->pending : &mine->used[kind], bytes);
     uint64_t held = mine->held + bytes;
     set(&mine->held, held);
+    HL_POINT(MID_WRITE);
     set(&all->used, used + bytes);
     if (held > mine->peak) set(&mine->peak, held);
     if (used + bytes > all->peak) set(&all->peak, used + bytes);
@@ -251,8 +267,26 @@ static int32_t judge(int device, uint64_t bytes, int kind, uint64_t used, uint64
 }
 
 /* Asks the policy and books what it admits, or refuses. `before`: what was in use when it was admitted. */
+/* HAMi's admission: look, and look once more after clearing slots of the dead without the lock; what is booked is added
+ * whatever others did meanwhile. */
+static int32_t decide_hami(int device, uint64_t bytes, int kind, enum booking how, uint64_t *before) {
+    if (!ready()) return OPERATING_SYSTEM;
+    for (int again = 0;; again = 1) {
+        uint64_t used = hl_hami_used(&hami, device), limit = load(&hami.map->limit[device]);
+        int32_t refused = judge(device, bytes, kind, used, limit, hl_hami_mine(&hami, device));
+        if (refused && !again && hl_hami_clear(&hami, 1)) continue;
+        event(HL_EVENT_VERDICT, device, kind, refused, bytes, used, limit, 0);
+        *before = used;
+        if (refused || how == BOOK_NOTHING) return refused;
+        hl_hami_add(&hami, device, bytes, kind);
+        event(HL_EVENT_LEDGER, device, kind, 0, bytes, used + bytes, 0, 0);
+        return 0;
+    }
+}
+
 static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, uint64_t *before) {
     const struct hl_region_device *all = &region.device[device];
+    if (hami.map) return decide_hami(device, bytes, kind, how, before);
     for (;;) {
         if (!ready()) return OPERATING_SYSTEM;
         uint64_t repairs = load(&region.header->repairs), used = load(&all->used), limit = load(&all->limit);
@@ -288,6 +322,11 @@ static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, ui
 
 /* Takes bytes off the slot and the total. A dead lock leaves them booked until this process ends. */
 static void give_back(int device, uint64_t bytes, int kind, enum booking from) {
+    if (hami.map && bytes) {
+        hl_hami_add(&hami, device, 0 - bytes, kind);
+        event(HL_EVENT_LEDGER, device, kind, 0, 0 - bytes, hl_hami_used(&hami, device), 0, 0);
+        return;
+    }
     if (!bytes || lock_own()) return;
     struct hl_region_slot_device *mine = own(device);
     subtract(from == BOOK_PENDING ? &mine->pending : &mine->used[kind], bytes);
@@ -398,8 +437,14 @@ uint64_t hl_ledger_release_context(uint64_t context) {
 
 static int in_reach(int device) { return hl_ledger_is_open() && device >= 0 && device < HL_REGION_DEVICES; }
 
-uint64_t hl_ledger_used(int device) { return in_reach(device) ? load(&region.device[device].used) : 0; }
-uint64_t hl_ledger_limit(int device) { return in_reach(device) ? load(&region.device[device].limit) : 0; }
+uint64_t hl_ledger_used(int device) {
+    if (!in_reach(device)) return 0;
+    return hami.map ? hl_hami_used(&hami, device) : load(&region.device[device].used);
+}
+uint64_t hl_ledger_limit(int device) {
+    if (!in_reach(device)) return 0;
+    return load(hami.map ? &hami.map->limit[device] : &region.device[device].limit);
+}
 uint64_t hl_ledger_live(void) { return has_entries() ? hl_entries_count() : 0; }
 
 void *hl_ledger_policy_words(int device, size_t *bytes) {

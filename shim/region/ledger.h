@@ -12,7 +12,11 @@
 
 enum hl_memory_mode { HL_MODE_RESERVE = 0, HL_MODE_DOUBLE_CHECK = 1 };
 
+/* HL_LAYOUT_HAMI: the file is kept by HAMi's protocol, always in double-check mode (see hami.h). */
+enum hl_region_layout { HL_LAYOUT_HOOKLAB = 0, HL_LAYOUT_HAMI = 1 };
+
 struct hl_ledger_config {
+    enum hl_region_layout layout;
     const char *path;   /* region file; created if absent; NULL = private anonymous region (one process, still works) */
     uint64_t limit[16]; /* bytes by device ordinal; 0 = none; used only when this process creates the region */
     uint64_t sm_limit[16];
@@ -71,13 +75,13 @@ struct hl_region_slot;
 struct hl_share {
     uint64_t words[64], version;
 };
-enum { HL_SHARE_OWN = 16 };                            /* words from here on are the policy's own */
-struct hl_region_slot *hl_ledger_slot(void);           /* this process's; NULL without books */
-struct hl_region_device *hl_ledger_device(int device); /* NULL without books */
-const struct hl_region_header *hl_ledger_header(void); /* NULL without books */
+enum { HL_SHARE_OWN = 16 };                                    /* words from here on are the policy's own */
+struct hl_region_slot *hl_ledger_slot(void);                   /* this process's; NULL without books */
+struct hl_region_device *hl_ledger_device(int device);         /* NULL without books */
+const struct hl_region_header *hl_ledger_header(void);         /* NULL without books */
 int hl_share_read(int device, struct hl_share *share);         /* the policy's own words; 0 or -errno */
 int hl_share_commit(int device, const struct hl_share *share); /* 1 done, 0 overtaken, or -errno */
-int hl_share_lock(void); /* the region's lock, for a few stores: 0 or -errno */
+int hl_share_lock(void);                                       /* the region's lock, for a few stores: 0 or -errno */
 void hl_share_unlock(void);
 /* Clean end (atexit): gives the slot back if it holds nothing. Bytes still held stay booked until the kernel says that
  * the process is gone, because the driver holds them as long. */

@@ -10,7 +10,6 @@
  * fcntl is called through syscall(): the libc function is a cancellation point, and a thread cancelled in it would keep
  * the mutex for ever. */
 #define _GNU_SOURCE
-#include "points.h"
 #include "region.h"
 
 #include <errno.h>
@@ -59,7 +58,7 @@ int hl_region_lock_init(struct hl_region *region) {
 int hl_region_lock(struct hl_region *region, int slot) {
     struct hl_region_header *header = region->header;
     int problem;
-    HL_POINT(BEFORE_LOCK);
+    HL_REGION_POINT(region, BEFORE_LOCK);
     if (header->lock_kind == HL_LOCK_ROBUST) {
         problem = pthread_mutex_lock(robust(region));
         if (problem == EOWNERDEAD) problem = pthread_mutex_consistent(robust(region));
@@ -74,10 +73,10 @@ int hl_region_lock(struct hl_region *region, int slot) {
             return problem;
         }
     }
-    HL_POINT(LOCKED);
+    HL_REGION_POINT(region, LOCKED);
     uint32_t died = __atomic_exchange_n(&header->lock_holder, (uint32_t)(slot + 1) ? (uint32_t)(slot + 1) : UINT32_MAX,
                                         __ATOMIC_SEQ_CST);
-    HL_POINT(OWNED);
+    HL_REGION_POINT(region, OWNED);
     if (died) hl_region_recompute(region);
     return 0;
 }

@@ -19,6 +19,7 @@
 #ifndef HOOKLAB_REGION_H
 #define HOOKLAB_REGION_H
 #include "hl_layout_hooklab_1.h"
+#include "points.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -54,6 +55,12 @@ int hl_region_fork_child(struct hl_region *region); /* drops what belongs to the
 int hl_region_gate_close(struct hl_region *region); /* waits; 0 or -errno */
 void hl_region_gate_open(struct hl_region *region);
 uint64_t hl_pid_namespace(void); /* 0 unknown */
+
+/* A sequence point of a region that is shared; private memory has none. */
+#define HL_REGION_POINT(region, name)                                                                                  \
+    do {                                                                                                               \
+        if (__builtin_expect(hl_points_planned != 0, 0) && (region)->fd >= 0) HL_POINT(name);                          \
+    } while (0)
 
 /* lock.c: 0 or -errno (the descriptor was closed under us and the file cannot be opened again). */
 int hl_region_lock(struct hl_region *region, int slot);

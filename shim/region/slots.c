@@ -4,7 +4,6 @@
  * owner is present or has died; a slot is zeroed once, under the region lock, by whoever finds it LIVE and its byte
  * unlocked. PIDs in a slot are for people: no decision looks at them, so reuse and colliding namespaces do not matter. */
 #define _GNU_SOURCE
-#include "points.h"
 #include "region.h"
 
 #include <errno.h>
@@ -66,7 +65,7 @@ static void bury(struct hl_region *region, unsigned index) {
         if (bytes) __atomic_sub_fetch(&region->device[d].used, bytes, __ATOMIC_RELEASE);
     }
     __atomic_add_fetch(&region->header->repairs, 1, __ATOMIC_RELEASE);
-    HL_POINT(MID_REPAIR);
+    HL_REGION_POINT(region, MID_REPAIR);
     /* Killed from here on, the next one finds lock_holder set and sums up the slots that are still LIVE. */
     for (int d = 0; d < HL_REGION_DEVICES; d++)
         __atomic_store_n(&region->slot[index].device[d].held, 0, __ATOMIC_RELAXED);
@@ -187,7 +186,7 @@ int hl_region_enter(struct hl_region *region) {
         if ((unsigned)index >= region->header->slot_high)
             __atomic_store_n(&region->header->slot_high, (uint32_t)index + 1, __ATOMIC_RELEASE);
         __atomic_store_n(&slot->state, HL_SLOT_LIVE, __ATOMIC_RELEASE);
-        HL_POINT(PUBLISHED);
+        HL_REGION_POINT(region, PUBLISHED);
     }
     hl_region_unlock(region);
     return index;
