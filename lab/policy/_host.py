@@ -27,12 +27,12 @@ def prepare(spec: str, pacing: str) -> tuple[object, ...]:
     policy = load(spec)
     pacer: object = policy
     if pacing:
-        from lab.policy.pacing import make  # only where it is asked for: it costs the start
+        from lab.policy.pacing import load_pacing  # only where it is asked for: it costs the start
 
         try:
-            pacer = make(pacing)
-        except KeyError as error:
-            raise PolicyError(f"HOOKLAB_PACING={pacing}: {error.args[0]}") from None
+            pacer = load_pacing(pacing)
+        except PolicyError as error:
+            raise PolicyError(f"HOOKLAB_PACING={pacing}: {error}") from None
     features = 0
     methods: list[object] = []
     for name, bit in _OPTIONAL:

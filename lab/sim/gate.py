@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from lab.policy.pacing import GRANTED, MEASURED
-from lab.policy.pacing.duty import IN_FLIGHT
+from lab.policy.pacing._words import CHARGED, IN_FLIGHT, MEASURED, RETURNED
 
 BRACKET = 1_000_000  # estimated GPU-ns after which a bracket is closed
+BOUND = 8_000_000  # estimated GPU-ns in flight at once, beside a single launch that is longer
 LAUNCHES = 512  # in flight at once, at most
+KEEP = 50_000_000  # ns after the last grant for which tokens are kept
 _EWMA = 4  # a new value counts for a quarter
 
 
@@ -39,53 +40,64 @@ class Bracket:
 
 
 class Gate:
-    """The launches of one process on one device. `unit` 0: tokens are blocks and nothing is measured."""
+    """The launches of one process on one device."""
 
     def __init__(self, policy: Pacer, words: memoryview, *, device: int = 0) -> None:
         self.policy = policy
         self.words = words
         self.device = device
-        self.unit = int(getattr(policy, "unit", 0))
+        self.blocks = getattr(policy, "UNIT", "ns") == "blocks"  # tokens are blocks
+        self.bounded = bool(getattr(policy, "BOUNDED", True))
         self.held = 0
+        self.kept_until = 0
         self.estimates: dict[int, int] = {}
         self.brackets: deque[Bracket] = deque()
-        self.in_flight = 0
+        self.in_flight = 0  # launches
+        self.in_flight_ns = 0
         self._until = 0  # end of the newest settled bracket: the next one cannot count from before it
+
+    def estimate(self, key: int) -> int:
+        """GPU-ns that a launch of `key` is taken to need; an unknown one fills the bound, so that it runs alone."""
+        return self.estimates.get(key, BOUND)
 
     def ask(self, key: int, blocks: int, now: int) -> int:
         """0 = launch now (tokens are taken), else ns to wait before asking again."""
-        if self.unit == 0:
-            cost = blocks
-        else:
-            if self.in_flight >= LAUNCHES:
-                self.close()
-                return IN_FLIGHT
-            cost = self.estimates.get(key, IN_FLIGHT)
-        if self.held < cost:
+        need = self.estimate(key)
+        if self.bounded and (
+            self.in_flight >= LAUNCHES or (self.in_flight and self.in_flight_ns + min(need, BOUND // 2) > BOUND)
+        ):
+            self.close()
+            return BOUND
+        cost = blocks if self.blocks else need
+        if self.held and now > self.kept_until:
             self.give_back()
-            answer = self.policy.lease(self.device, cost, now, self.words)
+        if self.held < cost:
+            answer = self.policy.lease(self.device, cost - self.held, now, self.words)
             if answer <= 0:
                 self.close()
                 return max(1, -answer)
             self.held += answer
+            self.kept_until = now + KEEP
+            if self.held < cost:
+                return 1
         self.held -= cost
         return 0
 
-    def launched(self, key: int) -> Bracket | None:
+    def launched(self, key: int) -> Bracket:
         """Books the launch that `ask` let through; the bracket it belongs to."""
-        if self.unit == 0:
-            return None
         known = key in self.estimates
-        cost = self.estimates.get(key, IN_FLIGHT)
+        need = self.estimate(key)
         if not known:
             self.close()  # an unknown kernel is measured alone
         if not self.brackets or not self.brackets[-1].open:
             self.brackets.append(Bracket())
         bracket = self.brackets[-1]
-        bracket.parts.append((key, cost, known))
+        bracket.parts.append((key, need, known))
         bracket.left += 1
-        bracket.estimate += cost
+        bracket.estimate += need
         self.in_flight += 1
+        self.in_flight_ns += need
+        self.words[IN_FLIGHT] += need
         if bracket.estimate >= BRACKET:
             bracket.open = False
         return bracket
@@ -97,14 +109,11 @@ class Gate:
 
     def give_back(self) -> None:
         """Returns tokens that are held."""
-        if self.held and self.unit:
-            self.words[GRANTED] = max(0, self.words[GRANTED] - self.held)
-            self.held = 0
+        self.words[RETURNED] += self.held
+        self.held = 0
 
-    def ended(self, bracket: Bracket | None, began: int, ended: int) -> bool:
+    def ended(self, bracket: Bracket, began: int, ended: int) -> bool:
         """A launch of `bracket` ran from `began` to `ended`; whether something was settled."""
-        if bracket is None:
-            return False
         self.in_flight -= 1
         bracket.left -= 1
         if bracket.began < 0 or began < bracket.began:
@@ -122,9 +131,12 @@ class Gate:
     def _settle(self, bracket: Bracket) -> None:
         span = max(0, bracket.ended - max(bracket.began, self._until))
         self._until = max(self._until, bracket.ended)
+        cost = bracket.estimate
+        self.in_flight_ns -= cost
         words = self.words
-        words[MEASURED] = words[MEASURED] + span
-        words[GRANTED] = max(0, words[GRANTED] - sum(cost for _, cost, _ in bracket.parts))
+        words[MEASURED] += span
+        words[CHARGED] += cost
+        words[IN_FLIGHT] -= min(cost, words[IN_FLIGHT])
         estimates = self.estimates
         unknown = {key for key, _, known in bracket.parts if not known}
         if unknown:
@@ -132,8 +144,6 @@ class Gate:
             for key in unknown:
                 estimates.setdefault(key, each)
             return
-        if not bracket.estimate:
-            return
         for key in {key for key, _, _ in bracket.parts}:
             old = estimates[key]
-            estimates[key] = max(1, (old * (_EWMA - 1) + old * span // bracket.estimate) // _EWMA)
+            estimates[key] = max(1, (old * (_EWMA - 1) + old * span // cost) // _EWMA)

@@ -15,6 +15,8 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 
+from lab.sim.gate import Bracket
+
 SHARING = ("slices", "concurrent")
 
 
@@ -50,7 +52,7 @@ class Kernel:
         self.sms = min(model.sms, -(-blocks // model.resident))
         self.launched = 0
         self.began = self.ended = -1
-        self.bracket: object = None
+        self.bracket: Bracket | None = None
 
 
 class _Group:

@@ -17,7 +17,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lab import policy as policies
 from lab.policy import pacing
 from lab.sim.gate import Pacer
 from lab.sim.gpu import GpuModel
@@ -28,10 +27,6 @@ from lab.sim.world import SECOND, NvmlModel, Tenant, World
 SKIP = 3  # windows after arrival
 SMS = (16, 54, 108, 132, 188)
 Shares: TypeAlias = npt.NDArray[np.float64]
-
-
-class GradeError(ValueError):
-    """A controller or a case that does not exist; one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,20 +80,9 @@ class Run:
 
 
 def maker(name: str) -> Callable[[], Pacer]:
-    """What makes fresh controllers: one of `lab.policy.pacing.NAMES`, or ``file.py:Class``."""
-    if name in pacing.NAMES:
-        return functools.partial(pacing.make, name)
-    if ":" not in name:
-        raise GradeError(f"no controller {name!r}; known: {', '.join(pacing.NAMES)}, or /path/to/file.py:Class")
-
-    def make() -> Pacer:
-        found = policies.load(name)
-        if not (callable(getattr(found, "lease", None)) and callable(getattr(found, "observe", None))):
-            raise GradeError(f"{name}: paces nothing; a controller has the methods lease and observe (see lab.policy)")
-        return found  # type: ignore[return-value]
-
-    make()
-    return make
+    """What makes fresh controllers; `name` as `lab.policy.pacing.load_pacing` takes it. PolicyError in one line."""
+    pacing.load_pacing(name)
+    return functools.partial(pacing.load_pacing, name)
 
 
 def play(
@@ -111,7 +95,6 @@ def play(
     attribution: str = "exact",
     sharing: str = "slices",
     resident: int | None = None,
-    soft: bool = False,
 ) -> Run:
     """One run. `controller` ``none``: nothing is limited."""
     model = (
@@ -120,9 +103,7 @@ def play(
         else GpuModel(sms=sms, sharing=sharing, resident=resident)
     )
     found = [pattern(name) for name, _ in case.tenants]
-    tenants = [
-        Tenant(pattern=one, target=target, soft=soft) for one, (_, target) in zip(found, case.tenants, strict=True)
-    ]
+    tenants = [Tenant(pattern=one, target=target) for one, (_, target) in zip(found, case.tenants, strict=True)]
     world = World(
         tenants,
         None if controller == "none" else maker(controller),
@@ -271,7 +252,6 @@ class Matrix:
     seeds: tuple[int, ...] = tuple(range(1, 11))
     attribution: str = "exact"
     sharing: str = "slices"
-    soft: bool = False
 
     def plan(self) -> list[tuple[str, Case, int, int]]:
         """(controller, case, SMs, seed) of every run."""
@@ -294,7 +274,6 @@ class Matrix:
             seed=seed,
             attribution=self.attribution,
             sharing=self.sharing,
-            soft=self.soft,
         )
 
 

@@ -18,13 +18,31 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lab.policy.pacing import MODE, OTHERS, SAMPLES, SMS, SOFT, TARGET, THREADS, WORDS
+from lab.policy.pacing._words import (
+    FLAGS,
+    KNOWN,
+    MEASURED,
+    NEIGHBOURS,
+    SAMPLE_ALL,
+    SAMPLE_MEASURED,
+    SAMPLE_OWN,
+    SAMPLE_OWN_NS,
+    SAMPLE_SEQ,
+    SAMPLE_TIME,
+    SAMPLE_WINDOW,
+    SMS,
+    TARGET,
+    THREADS,
+    USABLE,
+    WORDS,
+)
 from lab.sim import rng
 from lab.sim.gate import Gate, Pacer
 from lab.sim.gpu import Gpu, GpuModel, Kernel
 from lab.sim.patterns import SYNC, THINK, Pattern
 
 SECOND = 1_000_000_000
+TICK = 120_000_000  # between two calls of observe
 ATTRIBUTION = ("exact", "winner")
 Make: TypeAlias = Callable[[], Pacer]
 
@@ -62,7 +80,6 @@ class Tenant:
     processes: int = 1
     start_ns: int = 0
     stop_ns: int = -1
-    soft: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +144,6 @@ class World:
         for number, tenant in enumerate(self.tenants):
             words = memoryview(bytearray(8 * WORDS)).cast("Q")
             words[TARGET], words[SMS], words[THREADS] = tenant.target, self.model.sms, self.model.threads_per_sm
-            words[MODE] = SOFT if tenant.soft else 0
             self.words.append(words)
             policies = [make() for _ in range(tenant.processes)] if make is not None and tenant.target else []
             self.observers.append(policies[0] if policies else None)
@@ -137,13 +153,11 @@ class World:
                 process = _Process(len(self.processes), number, program, gate, tenant.stop_ns)
                 self.processes.append(process)
                 self._push(tenant.start_ns, _WAKE, process.index, 0)
-            tick = int(getattr(self.observers[-1], "tick", 0))
-            if tick:
-                self._push(tenant.start_ns + max(1, int(phases[1 + number] * tick)), _TICK, number, tick)
+            if policies:
+                self._push(tenant.start_ns + max(1, int(phases[1 + number] * TICK)), _TICK, number, 0)
         self.gpu = Gpu(self.model, len(self.processes))
         self._due = -1
         self.at_sample = [0] * len(self.processes)
-        self.newest = [0] * len(self.tenants)  # percent of the newest visible sample
         self.samples = 0
         self.draws = rng.stream(seed, "winner")
         if self.nvml.period_ns:
@@ -181,7 +195,7 @@ class World:
                 self._visible(what, now)
             elif kind == _TICK:
                 self._observe(who, now)
-                self._push(now + what, _TICK, who, what)
+                self._push(now + TICK, _TICK, who, 0)
             else:
                 for process in self.processes:
                     marks[who, process.tenant] += gpu.busy(process.index, now)
@@ -215,13 +229,12 @@ class World:
                 kind = action[0]
                 if kind == THINK:
                     if gate is not None:
-                        gate.give_back()
+                        gate.close()
                     self._push(now + action[1], _WAKE, index, process.token)
                     return
                 if kind == SYNC:
                     if gate is not None:
                         gate.close()
-                        gate.give_back()
                     if process.outstanding:
                         process.syncing = True
                         return
@@ -254,8 +267,8 @@ class World:
         process.outstanding -= 1
         process.latencies.append(now - kernel.launched)
         settled = False
-        if process.gate is not None:
-            settled = process.gate.ended(kernel.bracket, kernel.began, now)  # type: ignore[arg-type]
+        if process.gate is not None and kernel.bracket is not None:
+            settled = process.gate.ended(kernel.bracket, kernel.began, now)
         if process.syncing and not process.outstanding:
             process.syncing = False
             self._push(now + self.host.sync_ns, _WAKE, process.index, process.token)
@@ -286,17 +299,21 @@ class World:
         self._push(now + self.nvml.period_ns, _SAMPLE, 0, 0)
 
     def _visible(self, number: int, now: int) -> None:
-        self.newest = self.pending.pop(number)
-        total = sum(self.newest)
+        percents = self.pending.pop(number)
+        total = min(100, sum(percents))
+        window = self.nvml.period_ns
         for tenant, words in enumerate(self.words):
-            words[SAMPLES] = number
-            words[OTHERS] = max(0, total - self.newest[tenant]) * self.nvml.period_ns // 100
-            observer = self.observers[tenant]
-            if observer is not None and not getattr(observer, "tick", 0):
-                self._observe(tenant, now)
+            own = min(100, percents[tenant])
+            words[FLAGS] = USABLE | KNOWN
+            words[SAMPLE_SEQ], words[SAMPLE_TIME], words[SAMPLE_WINDOW] = number, now - self.nvml.lag_ns, window
+            words[SAMPLE_OWN], words[SAMPLE_ALL] = own * 100, total * 100
+            words[SAMPLE_OWN_NS] += own * window // 100
+            words[SAMPLE_MEASURED] = words[MEASURED]
+            words[NEIGHBOURS] = len(self.processes) - self.tenants[tenant].processes
 
     def _observe(self, tenant: int, now: int) -> None:
-        observer = self.observers[tenant]
+        """With the newest sample; none there yet reads as an idle one, as NVML does."""
+        observer, words = self.observers[tenant], self.words[tenant]
         if observer is not None:
-            window = self.nvml.period_ns or SECOND
-            observer.observe(0, self.newest[tenant] * window // 100, window, now, self.words[tenant])
+            window = words[SAMPLE_WINDOW] if self.nvml.period_ns else 0
+            observer.observe(0, words[SAMPLE_OWN] * window // 10_000, window, now, words)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lab.policy import MemoryPolicy, pacing
+from lab.policy import MemoryPolicy
+from lab.policy.pacing._words import TARGET
 from lab.policy.pacing.duty import Duty
 from lab.testing.conformance import PolicyConformance
 
@@ -20,6 +21,10 @@ class TestMemory(PolicyConformance):
 
 class TestHybrid(PolicyConformance):
     policy = "hybrid"
+
+
+class TestHybridSoft(PolicyConformance):
+    policy = "hybrid-soft"
 
 
 class TestDuty(PolicyConformance):
@@ -62,9 +67,9 @@ class Nothing(MemoryPolicy):
         return 0
 
 
-class Stingy(MemoryPolicy):
+class Sleepy(MemoryPolicy):
     def lease(self, device: int, cost: int, now: int, shared: memoryview) -> int:
-        return max(1, cost - 1)
+        return cost if cost < 1_000 else -3_600_000_000_000
 
 
 class Private(MemoryPolicy):
@@ -78,11 +83,7 @@ class Private(MemoryPolicy):
 
 class Hangs(Duty):
     def lease(self, device: int, cost: int, now: int, shared: memoryview) -> int:
-        return (
-            -1_000_000_000
-            if shared[pacing.TARGET] % 100 and cost > 100
-            else super().lease(device, cost, now, shared)
-        )
+        return -1_000_000_000 if shared[TARGET] % 100 and cost > 100 else super().lease(device, cost, now, shared)
 
 
 class Always(Duty):
@@ -96,7 +97,7 @@ PLANTED = [
     (Flag, "test_admit_answers_a_code", "not an int"),
     (Fussy, "test_admit_is_monotone", "admitted at"),
     (Nothing, "test_answers_are_in_range", "neither tokens nor a wait"),
-    (Stingy, "test_answers_are_in_range", "less than asked for"),
+    (Sleepy, "test_answers_are_in_range", "more than a minute"),
     (Private, "test_all_state_is_shared", "a second instance"),
     (Hangs, "test_waits_end", "still waits"),
     (Always, "test_no_limit_is_no_limit", "although the target"),

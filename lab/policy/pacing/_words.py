@@ -4,17 +4,28 @@ from lab.policy._memory import MemoryPolicy
 
 WORDS = 64  # of 64 bits, per container and device
 
-TARGET = 0  # percent of the device's time; 0 or 100 = not limited
-SMS = 1  # of the device
+# Written by the launch path before every call; what a controller writes there is dropped.
+TARGET = 0  # percent of the device's time, 1..99; anything else = not limited
+SMS = 1
 THREADS = 2  # per SM, at most
-MODE = 3  # bit SOFT
-MEASURED = 4  # GPU-ns that finished brackets of the container have taken so far (union over its streams)
-GRANTED = 5  # GPU-ns granted and neither settled nor given back: held, queued or running
-OTHERS = 6  # ns that other containers were busy within the window of the newest sample
-SAMPLES = 7  # fresh samples so far
-FACTS = 8  # words below this one are written by the launch path (GRANTED by both)
+FLAGS = 3  # USABLE | KNOWN
+MEASURED = 4  # ns of own kernel time that has completed: by events, union over streams, whole container; never falls
+CHARGED = 5  # ns that were estimated for that same work when it was launched; never falls
+RETURNED = 6  # tokens that were granted and came back unused; never falls
+IN_FLIGHT = 7  # ns estimated of what the container has launched and not completed
+SAMPLE_SEQ = 8  # fresh NVML samples so far
+SAMPLE_TIME = 9  # of the newest
+SAMPLE_OWN = 10  # own use in it, 1/100 percent
+SAMPLE_ALL = 11  # everybody's
+SAMPLE_WINDOW = 12  # ns
+NEIGHBOURS = 13  # other processes seen on the device
+SAMPLE_OWN_NS = 14  # sum over samples of own busy ns; never falls
+SAMPLE_MEASURED = 15  # MEASURED when the newest sample was seen
 
-SOFT = 1  # lend time that nobody else uses
+# The controller's own from here on; zero when the region is made.
+OWN = 16
+
+USABLE, KNOWN = 1, 2
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
 
@@ -34,7 +45,7 @@ def word(number: int) -> int:
 
 
 class Controller(MemoryPolicy):
-    """A memory policy that paces too. `unit` and `tick` as the package says."""
+    """A memory policy that paces too. What the two constants mean is said in the package."""
 
-    unit = 0
-    tick = 0
+    UNIT = "ns"
+    BOUNDED = True

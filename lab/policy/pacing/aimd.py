@@ -1,19 +1,20 @@
 """Additive increase, multiplicative decrease of a block rate, after public forms.
 
-Below 87.5 % of the target the share rises by a constant, above it is cut by a third, at most once in three ticks, so
+Below 87.5 % of the target the share rises by a constant, above it is cut by a third, at most every second time, so
 that one stale sample does not cut twice. It settles a little below its target by design.
 """
 
-from lab.policy.pacing._words import SMS, TARGET, THREADS, Controller, signed, word
+from lab.policy.pacing._words import OWN, SMS, TARGET, THREADS, Controller, signed, word
 
 _POLL = 10_000_000
-_STARTED, _BALANCE, _SHARE, _COOLDOWN = 8, 9, 10, 11
+_STARTED, _BALANCE, _SHARE, _COOLDOWN = range(OWN, OWN + 4)
 
 
 class Aimd(Controller):
-    """One tick is 80 ms; tokens are blocks."""
+    """Tokens are blocks."""
 
-    tick = 80_000_000
+    UNIT = "blocks"
+    BOUNDED = False
 
     def lease(self, device: int, cost: int, now: int, shared: memoryview) -> int:
         """`cost`, unless the balance is negative."""
@@ -39,10 +40,10 @@ class Aimd(Controller):
         if cooldown:
             cooldown -= 1
         if busy * 800 < shared[TARGET] * window * 7:
-            share += shared[SMS] * shared[THREADS] // 4
+            share += shared[SMS] * shared[THREADS] * 3 // 8
         elif not cooldown:
             share = max(shared[SMS] * shared[THREADS] // 1024, share - share // 3)
-            cooldown = 3
+            cooldown = 2
         pool = shared[SMS] * shared[THREADS] * 32
         shared[_SHARE] = share = max(1, min(share, pool))
         shared[_COOLDOWN] = cooldown

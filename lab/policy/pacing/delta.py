@@ -1,20 +1,21 @@
 """HAMi's controller, faithfully with its faults, and a variant whose step does not grow with the square of the SMs.
 
 A pool of P = SMs * threads * 32 tokens; a launch costs its blocks and waits, polling, while the balance is below zero.
-Every 120 ms the share moves by a step towards the target and is added to the balance. Nothing is limited before the
-first tick, and launch-then-wait programs hide behind a balance that one tick fills.
+With every call of `observe`, 120 ms, the share moves by a step towards the target and is added to the balance. Nothing
+is limited before the first one, and launch-then-wait programs hide behind a balance that one tick fills.
 """
 
-from lab.policy.pacing._words import SMS, TARGET, THREADS, Controller, signed, word
+from lab.policy.pacing._words import OWN, SMS, TARGET, THREADS, Controller, signed, word
 
 _POLL = 10_000_000
-_STARTED, _BALANCE, _SHARE, _POOL = 8, 9, 10, 11
+_STARTED, _BALANCE, _SHARE, _POOL = range(OWN, OWN + 4)
 
 
 class DeltaHami(Controller):
     """The published law."""
 
-    tick = 120_000_000
+    UNIT = "blocks"
+    BOUNDED = False
 
     def _scale(self, sms: int) -> int:
         return sms * sms

@@ -4,16 +4,18 @@ Velocity form on the relative error: the rate changes by a fraction of itself, s
 size. Acting twice on one sample would oscillate.
 """
 
-from lab.policy.pacing._words import SAMPLES, SMS, TARGET, Controller, signed, word
+from lab.policy.pacing._words import OWN, SAMPLE_SEQ, SMS, TARGET, Controller, signed, word
 
 _KP, _KI, _ONE = 150, 200, 1024
 _BUCKET = 50_000_000  # ns of rate that may be saved up
-_STARTED, _BALANCE, _RATE, _FILLED, _ERROR, _SEEN, _SPENT, _REST, _KNOWN = 8, 9, 10, 11, 12, 13, 14, 15, 16
+_STARTED, _BALANCE, _RATE, _FILLED, _ERROR, _SEEN, _SPENT, _REST, _KNOWN = range(OWN, OWN + 9)
 _SECOND = 1_000_000_000
 
 
 class Pid(Controller):
     """`_RATE` is in blocks a second; `_BALANCE` in blocks."""
+
+    UNIT = "blocks"
 
     def _fill(self, now: int, shared: memoryview) -> int:
         if not shared[_STARTED]:
@@ -42,11 +44,11 @@ class Pid(Controller):
     def observe(self, device: int, busy: int, window: int, now: int, shared: memoryview) -> int:
         """The new rate; a sample that was seen before changes nothing."""
         target = shared[TARGET]
-        if not target or not window or shared[SAMPLES] == shared[_SEEN]:
+        if not target or not window or shared[SAMPLE_SEQ] == shared[_SEEN]:
             return shared[_RATE]
         balance = self._fill(now, shared)
         first = shared[_SEEN] == 0
-        shared[_SEEN] = shared[SAMPLES]
+        shared[_SEEN] = shared[SAMPLE_SEQ]
         rate, spent = shared[_RATE], shared[_SPENT]
         shared[_SPENT] = 0
         goal = target * window
