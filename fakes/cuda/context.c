@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph.h"
 #include "module.h"
 
 enum { FLAG_MASK = 0xff, STACK_DEFAULT = 1024 };
@@ -361,6 +362,7 @@ static CUresult synchronize(CUcontext handle) {
     struct ctx *ctx;
     CUresult result = some_ctx(handle, &ctx);
     if (result == CUDA_SUCCESS) result = ctx_trouble(ctx);
+    if (result == CUDA_SUCCESS && capturing()) result = capture_unsafe();
     if (result) return result;
     context_wait(ctx);
     pools_settle(ctx->device);

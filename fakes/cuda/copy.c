@@ -2,6 +2,7 @@
  * Bounds are those of the allocation as it was asked for, to the byte. */
 #include "array.h"
 #include "fake.h"
+#include "graph.h"
 
 #include <string.h>
 
@@ -19,6 +20,30 @@ static void took(struct ctx *ctx, uint64_t bytes) {
         hl_latency_units(ctx->device, HL_LATENCY_COPY_PER_MIB, bytes * 1000000 / COPY_UNIT);
 }
 
+static CUresult capture_copy(struct ctx *ctx, struct capture *c, struct stream *stream, const CUDA_MEMCPY3D *what) {
+    CUresult result = copy_judge(what);
+    if (result) return result;
+    struct node *n = capture_add(c, stream, CU_GRAPH_NODE_TYPE_MEMCPY);
+    if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
+    n->copy.what = *what;
+    n->copy.ctx = ctx;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_flat(struct ctx *ctx, struct capture *c, struct stream *stream, CUdeviceptr to, int to_kind,
+                             CUdeviceptr from, int from_kind, size_t bytes) {
+    CUDA_MEMCPY3D what = {.srcMemoryType = from_kind == STRICT ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
+                          .srcDevice = from,
+                          .srcPitch = bytes,
+                          .dstMemoryType = to_kind == STRICT ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
+                          .dstDevice = to,
+                          .dstPitch = bytes,
+                          .WidthInBytes = bytes,
+                          .Height = 1,
+                          .Depth = 1};
+    return capture_copy(ctx, c, stream, &what);
+}
+
 static CUresult copy(CUdeviceptr to, int to_kind, CUdeviceptr from, int from_kind, size_t bytes, CUstream handle,
                      int default_stream) {
     struct ctx *ctx;
@@ -27,6 +52,11 @@ static CUresult copy(CUdeviceptr to, int to_kind, CUdeviceptr from, int from_kin
     if (result) return result;
     if (bytes == 0) return CUDA_SUCCESS;
     char *d, *s;
+    if (capturing()) {
+        struct capture *c;
+        if ((result = stream_use(ctx, stream, &c)) != CUDA_SUCCESS) return result;
+        if (c) return capture_flat(ctx, c, stream, to, to_kind, from, from_kind, bytes);
+    }
     if (memory_resolve(from, bytes, 'r', from_kind, &s) || memory_resolve(to, bytes, 'w', to_kind, &d))
         return CUDA_ERROR_INVALID_VALUE;
     stream_wait(stream); /* what was queued before comes first */
@@ -99,18 +129,11 @@ static CUresult locate(const struct side *s, size_t width, size_t rows, size_t d
     return memory_resolve(s->at + start, bytes, access, s->type == CU_MEMORYTYPE_DEVICE ? STRICT : PAGEABLE, out);
 }
 
-static CUresult box(const struct side *to, const struct side *from, size_t width, size_t rows, size_t depth,
-                    CUstream handle, int default_stream) {
-    struct ctx *ctx;
-    struct stream *stream;
-    CUresult result = queue(handle, default_stream, &ctx, &stream);
-    if (result) return result;
-    if (width == 0 || rows == 0 || depth == 0) return CUDA_SUCCESS;
+static CUresult move_box(struct ctx *ctx, struct stream *stream, const struct side *to, const struct side *from,
+                         size_t width, size_t rows, size_t depth) {
     char *d, *s;
     size_t d_pitch, d_slice, s_pitch, s_slice;
-    if ((from->type == CU_MEMORYTYPE_HOST && !from->at) || (to->type == CU_MEMORYTYPE_HOST && !to->at))
-        return CUDA_ERROR_INVALID_VALUE;
-    result = locate(from, width, rows, depth, 'r', &s, &s_pitch, &s_slice);
+    CUresult result = locate(from, width, rows, depth, 'r', &s, &s_pitch, &s_slice);
     if (result == CUDA_SUCCESS) result = locate(to, width, rows, depth, 'w', &d, &d_pitch, &d_slice);
     if (result) return result;
     stream_wait(stream);
@@ -118,6 +141,49 @@ static CUresult box(const struct side *to, const struct side *from, size_t width
         for (size_t y = 0; y < rows; y++) memmove(d + z * d_slice + y * d_pitch, s + z * s_slice + y * s_pitch, width);
     took(ctx, width * rows * depth);
     return ctx_trouble(ctx);
+}
+
+static CUDA_MEMCPY3D described(const struct side *to, const struct side *from, size_t width, size_t rows,
+                               size_t depth) {
+    return (CUDA_MEMCPY3D){.srcXInBytes = from->x,
+                           .srcY = from->y,
+                           .srcZ = from->z,
+                           .srcMemoryType = from->type,
+                           .srcHost = (void *)(uintptr_t)from->at,
+                           .srcDevice = from->at,
+                           .srcArray = (CUarray)(uintptr_t)from->at,
+                           .srcPitch = from->pitch,
+                           .srcHeight = from->height,
+                           .dstXInBytes = to->x,
+                           .dstY = to->y,
+                           .dstZ = to->z,
+                           .dstMemoryType = to->type,
+                           .dstHost = (void *)(uintptr_t)to->at,
+                           .dstDevice = to->at,
+                           .dstArray = (CUarray)(uintptr_t)to->at,
+                           .dstPitch = to->pitch,
+                           .dstHeight = to->height,
+                           .WidthInBytes = width,
+                           .Height = rows,
+                           .Depth = depth};
+}
+
+static CUresult box(const struct side *to, const struct side *from, size_t width, size_t rows, size_t depth,
+                    CUstream handle, int default_stream) {
+    struct ctx *ctx;
+    struct stream *stream;
+    CUresult result = queue(handle, default_stream, &ctx, &stream);
+    if (result) return result;
+    if (width == 0 || rows == 0 || depth == 0) return CUDA_SUCCESS;
+    if ((from->type == CU_MEMORYTYPE_HOST && !from->at) || (to->type == CU_MEMORYTYPE_HOST && !to->at))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (capturing()) {
+        struct capture *c;
+        if ((result = stream_use(ctx, stream, &c)) != CUDA_SUCCESS) return result;
+        CUDA_MEMCPY3D what = described(to, from, width, rows, depth);
+        if (c) return capture_copy(ctx, c, stream, &what);
+    }
+    return move_box(ctx, stream, to, from, width, rows, depth);
 }
 
 static CUdeviceptr where(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array) {
@@ -149,17 +215,39 @@ PAIR(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *
 PAIR(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *c, CUstream stream),
      copy2d(c, stream, DEFAULT_STREAM))
 
+static void sides(const CUDA_MEMCPY3D *c, struct side *to, struct side *from) {
+    *to = (struct side){c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray),
+                        c->dstXInBytes,   c->dstY,
+                        c->dstZ,          c->dstPitch,
+                        c->dstHeight};
+    *from = (struct side){c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray),
+                          c->srcXInBytes,   c->srcY,
+                          c->srcZ,          c->srcPitch,
+                          c->srcHeight};
+}
+
 static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, int default_stream) {
     if (!c) return need_init() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_VALUE;
-    struct side to = {c->dstMemoryType, where(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray),
-                      c->dstXInBytes,   c->dstY,
-                      c->dstZ,          c->dstPitch,
-                      c->dstHeight};
-    struct side from = {c->srcMemoryType, where(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray),
-                        c->srcXInBytes,   c->srcY,
-                        c->srcZ,          c->srcPitch,
-                        c->srcHeight};
+    struct side to, from;
+    sides(c, &to, &from);
     return box(&to, &from, c->WidthInBytes, c->Height, c->Depth, stream, default_stream);
+}
+
+/* What a node can be told at once: kinds of memory and what is nowhere. */
+CUresult copy_judge(const CUDA_MEMCPY3D *c) {
+    struct side side[2];
+    sides(c, &side[0], &side[1]);
+    if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0) return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < 2; i++)
+        if (side[i].type < CU_MEMORYTYPE_HOST || side[i].type > CU_MEMORYTYPE_UNIFIED || !side[i].at)
+            return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_run(struct ctx *ctx, const CUDA_MEMCPY3D *c, struct stream *stream) {
+    struct side to, from;
+    sides(c, &to, &from);
+    return move_box(ctx, stream, &to, &from, c->WidthInBytes, c->Height, c->Depth);
 }
 PAIR(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *c), copy3d(c, NULL, DEFAULT_STREAM))
 PAIR(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *c, CUstream stream),
@@ -313,19 +401,22 @@ static void fill(char *at, uint32_t value, size_t size, size_t count) {
     }
 }
 
-static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, size_t width, size_t rows,
-                    CUstream handle, int default_stream) {
-    struct ctx *ctx;
-    struct stream *stream;
-    CUresult result = queue(handle, default_stream, &ctx, &stream);
-    if (result) return result;
-    size_t row, bytes;
-    if (to % size) return CUDA_ERROR_INVALID_VALUE;
+static CUresult extent(CUdeviceptr to, size_t pitch, size_t size, size_t width, size_t rows, size_t *row,
+                       size_t *bytes) {
+    if (size == 0 || to % size) return CUDA_ERROR_INVALID_VALUE;
     if (width == 0 || rows == 0) return CUDA_SUCCESS;
-    if (__builtin_mul_overflow(width, size, &row) || (rows > 1 && (pitch < row || pitch % size)))
+    if (__builtin_mul_overflow(width, size, row) || (rows > 1 && (pitch < *row || pitch % size)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_mul_overflow(rows - 1, pitch, &bytes) || __builtin_add_overflow(bytes, row, &bytes))
+    if (__builtin_mul_overflow(rows - 1, pitch, bytes) || __builtin_add_overflow(*bytes, *row, bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fill_rows(struct ctx *ctx, struct stream *stream, CUdeviceptr to, size_t pitch, uint32_t value,
+                          size_t size, size_t width, size_t rows) {
+    size_t row = 0, bytes = 0;
+    CUresult result = extent(to, pitch, size, width, rows, &row, &bytes);
+    if (result || bytes == 0) return result;
     char *at;
     if (memory_resolve(to, bytes, 'w', STRICT, &at)) return CUDA_ERROR_INVALID_VALUE;
     stream_wait(stream);
@@ -336,6 +427,38 @@ static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, s
         for (size_t y = 0; y < rows; y++) fill(at + y * pitch, value, size, width);
     took(ctx, bytes);
     return ctx_trouble(ctx);
+}
+
+static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t size, size_t width, size_t rows,
+                    CUstream handle, int default_stream) {
+    struct ctx *ctx;
+    struct stream *stream;
+    CUresult result = queue(handle, default_stream, &ctx, &stream);
+    if (result) return result;
+    if (capturing()) {
+        struct capture *c;
+        if ((result = stream_use(ctx, stream, &c)) != CUDA_SUCCESS) return result;
+        CUDA_MEMSET_NODE_PARAMS what = {to, pitch, value, (unsigned)size, width, rows};
+        if (c && (result = fill_judge(&what)) != CUDA_SUCCESS) return result;
+        struct node *n = c ? capture_add(c, stream, CU_GRAPH_NODE_TYPE_MEMSET) : NULL;
+        if (n) {
+            n->fill.what = what;
+            n->fill.ctx = ctx;
+        }
+        if (c) return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return fill_rows(ctx, stream, to, pitch, value, size, width, rows);
+}
+
+CUresult fill_judge(const CUDA_MEMSET_NODE_PARAMS *p) {
+    size_t row = 0, bytes = 0;
+    if (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = extent(p->dst, p->pitch, p->elementSize, p->width, p->height, &row, &bytes);
+    return result || bytes == 0 || !p->dst ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult fill_run(struct ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *p, struct stream *stream) {
+    return fill_rows(ctx, stream, p->dst, p->pitch, p->value, p->elementSize, p->width, p->height);
 }
 
 #define SET(NAME, TYPE, SIZE)                                                                                          \

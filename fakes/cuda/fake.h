@@ -63,8 +63,13 @@ struct stream {
     int per_thread;
     struct ctx *ctx;
     uint64_t id;
-    uint64_t end_ns;  /* atomic: when the work queued here is done */
-    uint32_t pending; /* atomic futex: host functions queued and not finished */
+    uint64_t end_ns;         /* atomic: when the work queued here is done */
+    uint32_t pending;        /* atomic futex: host functions queued and not finished */
+    struct capture *capture; /* that this stream belongs to */
+    struct {                 /* attributes that a program set */
+        CUsynchronizationPolicy policy;
+        CUaccessPolicyWindow window;
+    } attribute;
     struct stream *next;
 };
 
@@ -72,8 +77,9 @@ struct event {
     uint32_t magic, flags;
     struct ctx *ctx;
     uint64_t own_time;
-    uint64_t *time; /* atomic: ns, 0 = never recorded; elsewhere when other processes see it */
-    int64_t place;  /* in the page of shared times, -1 none */
+    uint64_t *time;            /* atomic: ns, 0 = never recorded; elsewhere when other processes see it */
+    int64_t place;             /* in the page of shared times, -1 none */
+    struct recorded *recorded; /* in a capture: the nodes that it stands for */
     struct stream *stream;
 };
 
@@ -113,6 +119,7 @@ struct fake {
     struct visible visible[HL_MAX_DEVICES];
     struct ctx *contexts;
     uint64_t next_ctx_id, next_stream_id;
+    uint32_t captures; /* atomic: captures under way */
     uint32_t lock;
 };
 extern struct fake fake;

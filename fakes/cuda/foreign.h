@@ -7,8 +7,6 @@
 #define HOOKLAB_FOREIGN_H
 #include "fake.h"
 
-enum { FOREIGN_ARRAY_MASK = 0xFFFF };
-
 /* Reserves `bytes` of addresses on a multiple of `alignment`; MAP_FAILED: none. */
 void *address_reserve(uint64_t bytes, uint64_t alignment);
 
@@ -21,4 +19,5 @@ int foreign_overlaps(uint64_t base, uint64_t bytes);
 
 /* ipc.c: an external buffer or an imported pool pointer that cuMemFree ends. 1 = it was one. */
 int imported_end(struct alloc *alloc);
+int graph_memory_end(struct alloc *alloc); /* graph_memory.c: the same for what a graph allocated */
 #endif

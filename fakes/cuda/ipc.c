@@ -83,6 +83,7 @@ static void forget(struct imported **link) {
 }
 
 int imported_end(struct alloc *alloc) {
+    if (alloc->special == SPECIAL_GRAPH) return graph_memory_end(alloc);
     if (alloc->special != SPECIAL_IMPORTED) return 0;
     for (struct imported **link = &imported; *link; link = &(*link)->next)
         if ((*link)->alloc == alloc) {

@@ -5,8 +5,10 @@
  * takes as long as its argument says; every other kernel only takes time and is reported as not executed. */
 #include "fake.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "graph.h"
 #include "history.h"
 #include "hl_layout_history.h"
 #include "module.h"
@@ -19,10 +21,6 @@ enum {
     WAVE_NS = 2000,
     RESERVED_SHARED = 1024,
     WARP = 32
-};
-
-struct shape {
-    unsigned grid[3], block[3], shared;
 };
 
 static const char sentence[] = "the little gpu man says you've got mail";
@@ -146,6 +144,30 @@ static void run_mail(struct ctx *ctx, const unsigned char *p, const struct entry
     for (uint64_t i = 0; to && i < count; i++) to[i] = sentence[i % (sizeof sentence - 1)];
 }
 
+/* fill(out, value, n): n words; copy(to, from, n): n words. A thread a word, along x. */
+static void run_fill(struct ctx *ctx, const unsigned char *p, const struct entry *e, uint64_t threads) {
+    CUdeviceptr out;
+    uint32_t value, n;
+    memcpy(&out, p + e->parameter[0].offset, 8);
+    memcpy(&value, p + e->parameter[1].offset, 4);
+    memcpy(&n, p + e->parameter[2].offset, 4);
+    uint64_t count = n < threads ? n : threads;
+    char *to = count ? touch(ctx, out, count * 4, 'w') : NULL;
+    for (uint64_t i = 0; to && i < count; i++) memcpy(to + 4 * i, &value, 4);
+}
+
+static void run_copy(struct ctx *ctx, const unsigned char *p, const struct entry *e, uint64_t threads) {
+    CUdeviceptr to, from;
+    uint32_t n;
+    memcpy(&to, p + e->parameter[0].offset, 8);
+    memcpy(&from, p + e->parameter[1].offset, 8);
+    memcpy(&n, p + e->parameter[2].offset, 4);
+    uint64_t count = n < threads ? n : threads;
+    if (count == 0) return;
+    char *s = touch(ctx, from, count * 4, 'r'), *d = touch(ctx, to, count * 4, 'w');
+    if (s && d) memmove(d, s, count * 4);
+}
+
 /* ---- launching -------------------------------------------------------------------------------------------- */
 
 static CUresult gather(const struct entry *e, void **params, void **extra, unsigned char *buffer) {
@@ -191,6 +213,54 @@ static void not_executed(const struct ctx *ctx, const struct entry *e, uint16_t 
     hl_history_add(&event);
 }
 
+/* Does what the kernel of a known meaning does, from its packed parameters; returns how long it takes. */
+static uint64_t execute(struct ctx *ctx, const struct entry *e, const struct shape *s, const unsigned char *values,
+                        struct stream *queue, uint64_t ns) {
+    unsigned __int128 all = (unsigned __int128)s->grid[0] * s->block[0]; /* these kernels count along x */
+    uint64_t along_x = all > UINT32_MAX ? UINT32_MAX : (uint64_t)all;
+    if (e->behaviour != DOES_SPIN && __atomic_load_n(&queue->pending, __ATOMIC_ACQUIRE))
+        stream_wait(queue); /* host work before it */
+    if (e->behaviour == DOES_VADD) run_vadd(ctx, values, e, along_x);
+    else if (e->behaviour == DOES_MAIL) run_mail(ctx, values, e, along_x);
+    else if (e->behaviour == DOES_FILL) run_fill(ctx, values, e, along_x);
+    else if (e->behaviour == DOES_COPY) run_copy(ctx, values, e, along_x);
+    else memcpy(&ns, values, sizeof ns);
+    return ns;
+}
+
+static void submitted(struct ctx *ctx, struct stream *queue, uint64_t ns) {
+    __atomic_fetch_add(&hl_node.process->device[ctx->device].kernels, 1, __ATOMIC_RELAXED);
+    stream_work(queue, occupy(ctx->device, queue, ns));
+}
+
+static CUresult too_large(const struct ctx *ctx, const struct entry *e, const struct shape *s) {
+    const struct hl_node_device *d = physical(ctx->device);
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2],
+             threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    return blocks > (uint64_t)blocks_per_sm(d, e, threads, s->shared) * d->sm_count
+               ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+               : CUDA_SUCCESS;
+}
+
+static CUresult parameters_given(const struct entry *e, void **params, void **extra) {
+    return !params == !extra && (extra ? extra[0] != CU_LAUNCH_PARAM_END : e->count != 0) ? CUDA_ERROR_INVALID_VALUE
+                                                                                          : CUDA_SUCCESS;
+}
+
+/* While something captures: 0 with *taken = 1 when the launch became a node. */
+static CUresult captured(struct ctx *ctx, struct stream *queue, CUfunction handle, const struct shape *s, void **params,
+                         void **extra, int cooperative, int *taken) {
+    struct capture *c;
+    CUresult result = stream_use(ctx, queue, &c);
+    if (result || !c) return result;
+    struct node *n = capture_add(c, queue, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
+    *taken = 1;
+    result = kernel_prepare(ctx, n, handle, s, params, extra, cooperative);
+    if (result) capture_undo(c, queue, n);
+    return result;
+}
+
 static CUresult launch(struct hl_call *call, CUfunction handle, const struct shape *s, CUstream stream, void **params,
                        void **extra, int cooperative, int default_stream) {
     struct ctx *ctx;
@@ -201,12 +271,14 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
         return result;
     const struct hl_node_device *d = physical(ctx->device);
     const struct entry *e = f->entry;
-    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2],
-             threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
-    if (cooperative && blocks > (uint64_t)blocks_per_sm(d, e, threads, s->shared) * d->sm_count)
-        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (cooperative && (result = too_large(ctx, e, s)) != CUDA_SUCCESS) return result;
     struct stream *queue = stream_of(ctx, stream, default_stream);
-    if (!params == !extra && (extra ? extra[0] != CU_LAUNCH_PARAM_END : e->count != 0)) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = parameters_given(e, params, extra)) != CUDA_SUCCESS) return result;
+    if (capturing()) {
+        int taken = 0;
+        result = captured(ctx, queue, handle, s, params, extra, cooperative, &taken);
+        if (result || taken) return result;
+    }
     uint64_t ns = waves_ns(d, s);
     if (d->latency_ns[HL_LATENCY_LAUNCH]) hl_latency(ctx->device, HL_LATENCY_LAUNCH);
     if (e->behaviour == DOES_NOTHING_KNOWN) {
@@ -215,16 +287,52 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
         unsigned char buffer[4096] = {0};
         if (e->bytes > sizeof buffer || (result = gather(e, params, extra, buffer)) != CUDA_SUCCESS)
             return result ? result : CUDA_ERROR_INVALID_VALUE;
-        unsigned __int128 all = (unsigned __int128)s->grid[0] * s->block[0]; /* these kernels count along x */
-        uint64_t along_x = all > UINT32_MAX ? UINT32_MAX : (uint64_t)all;
-        if (e->behaviour != DOES_SPIN && __atomic_load_n(&queue->pending, __ATOMIC_ACQUIRE))
-            stream_wait(queue); /* host work before it */
-        if (e->behaviour == DOES_VADD) run_vadd(ctx, buffer, e, along_x);
-        else if (e->behaviour == DOES_MAIL) run_mail(ctx, buffer, e, along_x);
-        else memcpy(&ns, buffer, sizeof ns);
+        ns = execute(ctx, e, s, buffer, queue, ns);
     }
-    __atomic_fetch_add(&hl_node.process->device[ctx->device].kernels, 1, __ATOMIC_RELAXED);
-    stream_work(queue, occupy(ctx->device, queue, ns));
+    submitted(ctx, queue, ns);
+    return CUDA_SUCCESS;
+}
+
+/* ---- kernels in graphs ------------------------------------------------------------------------------------- */
+
+CUresult kernel_prepare(struct ctx *ctx, struct node *n, CUfunction handle, const struct shape *s, void **params,
+                        void **extra, int cooperative) {
+    struct function *f;
+    CUresult result = function_of(ctx, handle, &f);
+    if (result == CUDA_SUCCESS) result = check(f, s);
+    if (result == CUDA_SUCCESS) result = parameters_given(f->entry, params, extra);
+    if (result == CUDA_SUCCESS && cooperative) result = too_large(ctx, f->entry, s);
+    if (result) return result;
+    const struct entry *e = f->entry;
+    unsigned char *values = calloc(1, e->bytes ? e->bytes : 1);
+    void **pointers = calloc(e->count ? e->count : 1, sizeof *pointers);
+    result = values && pointers ? gather(e, params, extra, values) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result) {
+        free(values);
+        free(pointers);
+        return result;
+    }
+    for (uint32_t i = 0; i < e->count; i++) pointers[i] = values + e->parameter[i].offset;
+    free(n->kernel.values);
+    free(n->kernel.pointers);
+    n->kernel.handle = handle;
+    n->kernel.ctx = ctx;
+    n->kernel.shape = *s;
+    n->kernel.values = values;
+    n->kernel.pointers = pointers;
+    n->kernel.cooperative = cooperative;
+    return CUDA_SUCCESS;
+}
+
+CUresult kernel_run(struct ctx *ctx, struct node *n, struct stream *queue) {
+    struct function *f;
+    CUresult result = function_of(ctx, n->kernel.handle, &f);
+    if (result) return result;
+    const struct entry *e = f->entry;
+    uint64_t ns = waves_ns(physical(ctx->device), &n->kernel.shape);
+    if (e->behaviour == DOES_NOTHING_KNOWN) not_executed(ctx, e, HL_cuGraphLaunch, ns);
+    else ns = execute(ctx, e, &n->kernel.shape, n->kernel.values, queue, ns);
+    submitted(ctx, queue, ns);
     return CUDA_SUCCESS;
 }
 
@@ -272,6 +380,35 @@ static CUresult launch_ex(struct hl_call *call, const CUlaunchConfig *c, CUfunct
     }
 LAUNCH_EX(cuLaunchKernelEx, 1)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, 2)
+
+/* Several devices at once: each launch is judged by itself first. Deprecated, and grids may not wait for each other. */
+static CUresult multi_device(struct hl_call *call, CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!list || count == 0 || flags > 3) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        uintptr_t value = (uintptr_t)list[i].hStream;
+        if (value <= 2) return CUDA_ERROR_INVALID_VALUE; /* the default streams are not for this */
+        for (unsigned k = 0; k < i; k++)
+            if (stream_of(ctx, list[k].hStream, 1)->ctx->device == stream_of(ctx, list[i].hStream, 1)->ctx->device)
+                return CUDA_ERROR_INVALID_DEVICE;
+    }
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const CUDA_LAUNCH_PARAMS *p = &list[i];
+        struct shape s = {
+            {p->gridDimX, p->gridDimY, p->gridDimZ}, {p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes};
+        struct ctx *keep = fake_current;
+        fake_current = stream_of(ctx, p->hStream, 1)->ctx;
+        result = launch(call, p->function, &s, p->hStream, p->kernelParams, NULL, 1, 1);
+        fake_current = keep;
+    }
+    return result;
+}
+API cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags) {
+    ENTER(cuLaunchCooperativeKernelMultiDevice);
+    LEAVE(multi_device(&call, list, count, flags), count, 0);
+}
 
 /* ---- the old way: state in the function ------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "fake.h"
 
 #include "foreign.h"
+#include "graph.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,7 @@ static CUresult make(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr
 }
 
 CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out) {
+    if (capturing() && capture_unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     CUresult result = make(ctx, bytes, kind, out);
     if (physical(ctx->device)->latency_ns[HL_LATENCY_ALLOC]) hl_latency(ctx->device, HL_LATENCY_ALLOC);
     return result;
@@ -144,6 +146,7 @@ static CUresult release(CUdeviceptr pointer, uint64_t *bytes) {
     struct ctx *current = fake_current;
     if (current && (result = ctx_trouble(current)) != CUDA_SUCCESS) return result;
     if (pointer == 0) return CUDA_SUCCESS;
+    if (capturing() && capture_unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     uint64_t offset;
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);

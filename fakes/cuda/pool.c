@@ -4,6 +4,7 @@
 #include "fake.h"
 
 #include "foreign.h"
+#include "graph.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -173,6 +174,22 @@ static struct pool *pool_of(CUmemoryPool handle) {
     return p && p->magic == MAGIC_POOL && !p->destroyed ? p : NULL;
 }
 
+static CUresult capture_alloc(struct ctx *ctx, struct capture *c, struct stream *s, size_t bytes, CUdeviceptr *out) {
+    struct node *n = capture_add(c, s, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
+    n->alloc.what = (CUDA_MEM_ALLOC_NODE_PARAMS){
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal_of(ctx->device)}},
+        .bytesize = bytes};
+    n->alloc.memory = graph_memory_new(ctx, bytes, &n->alloc.what.dptr);
+    if (!n->alloc.memory) {
+        capture_undo(c, s, n);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = n->alloc.what.dptr;
+    return CUDA_SUCCESS;
+}
+
 static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, int own_pool, CUstream stream,
                          int default_stream) {
     struct ctx *ctx;
@@ -180,8 +197,13 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, in
     CUresult result = need_ctx(&ctx);
     if (result) return result;
     if (!out || (own_pool && !pool_of(handle))) return CUDA_ERROR_INVALID_VALUE;
-    (void)stream_of(ctx, stream, default_stream);
+    struct stream *s = stream_of(ctx, stream, default_stream);
     if (bytes == 0) return CUDA_SUCCESS;
+    if (capturing()) {
+        struct capture *c;
+        if ((result = stream_use(ctx, s, &c)) != CUDA_SUCCESS) return result;
+        if (c) return capture_alloc(ctx, c, s, bytes, out);
+    }
     fake_lock();
     struct visible *v = visible_device(ordinal_of(ctx->device));
     struct pool *p = own_pool ? pool_of(handle) : v->pool ? v->pool : default_pool(v);
@@ -213,8 +235,15 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, int default_stream
     struct ctx *ctx;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
-    (void)stream_of(ctx, stream, default_stream);
+    struct stream *s = stream_of(ctx, stream, default_stream);
     if (pointer == 0) return CUDA_SUCCESS;
+    if (capturing()) {
+        struct capture *c;
+        if ((result = stream_use(ctx, s, &c)) != CUDA_SUCCESS) return result;
+        struct node *n = c ? capture_add(c, s, CU_GRAPH_NODE_TYPE_MEM_FREE) : NULL;
+        if (n) n->free = pointer;
+        if (c) return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
     uint64_t offset;
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "graph.h"
 #include "history.h"
 
 enum { PRIORITY_HIGHEST = -5, LEGACY = 1, PER_THREAD = 2, NULL_STREAM_ID = 7 };
@@ -123,6 +124,7 @@ static CUresult query(CUstream handle, int default_stream) {
     struct ctx *ctx;
     struct stream *s;
     CUresult result = both(handle, default_stream, &ctx, &s);
+    if (result == CUDA_SUCCESS && capturing()) result = capture_forbids(s);
     if (result) return result;
     return stream_idle(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -132,6 +134,7 @@ static CUresult synchronize(CUstream handle, int default_stream) {
     struct ctx *ctx;
     struct stream *s;
     CUresult result = both(handle, default_stream, &ctx, &s);
+    if (result == CUDA_SUCCESS && capturing()) result = capture_forbids(s);
     if (result) return result;
     stream_wait(s);
     pools_settle(ctx->device);
@@ -154,13 +157,56 @@ GETTER(get_priority, int, s->priority)
 GETTER(get_id, unsigned long long, s == &ctx->legacy ? (uint64_t)NULL_STREAM_ID : s->id)
 GETTER(get_ctx, CUcontext, (void *)s->ctx)
 GETTER(get_device, CUdevice, ordinal_of(s->ctx->device))
-GETTER(capture_status, CUstreamCaptureStatus, CU_STREAM_CAPTURE_STATUS_NONE)
 
 PAIR(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int *out),
      get_flags(stream, DEFAULT_STREAM, out))
 PAIR(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int *out),
      get_priority(stream, DEFAULT_STREAM, out))
 PAIR(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long *out), get_id(stream, DEFAULT_STREAM, out))
+/* Attributes. A stream that captures nothing and one that does are alike here. */
+static CUresult attribute(CUstream handle, int which, CUlaunchAttributeValue *out, const CUlaunchAttributeValue *in,
+                          int default_stream) {
+    struct ctx *ctx;
+    struct stream *s;
+    CUresult result = both(handle, default_stream, &ctx, &s);
+    if (result) return result;
+    if (!out && !in) return CUDA_ERROR_INVALID_VALUE;
+    switch (which) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        if (out) out->accessPolicyWindow = s->attribute.window;
+        else s->attribute.window = in->accessPolicyWindow;
+        return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        if (in && (in->syncPolicy < CU_SYNC_POLICY_AUTO || in->syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC))
+            return CUDA_ERROR_INVALID_VALUE;
+        if (in) s->attribute.policy = in->syncPolicy;
+        else out->syncPolicy = s->attribute.policy ? s->attribute.policy : CU_SYNC_POLICY_AUTO;
+        return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        if (in) s->priority = in->priority > 0 ? 0 : in->priority < PRIORITY_HIGHEST ? PRIORITY_HIGHEST : in->priority;
+        else out->priority = s->priority;
+        return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+PAIR(cuStreamGetAttribute, cuStreamGetAttribute_ptsz,
+     (CUstream stream, CUlaunchAttributeID which, CUlaunchAttributeValue *value),
+     attribute(stream, (int)which, value, NULL, DEFAULT_STREAM))
+PAIR(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
+     (CUstream stream, CUlaunchAttributeID which, const CUlaunchAttributeValue *value),
+     attribute(stream, (int)which, NULL, value, DEFAULT_STREAM))
+static CUresult copy_attributes(CUstream to, CUstream from, int default_stream) {
+    struct ctx *ctx;
+    struct stream *a, *b;
+    CUresult result = both(to, default_stream, &ctx, &a);
+    if (result == CUDA_SUCCESS) result = both(from, default_stream, &ctx, &b);
+    if (result) return result;
+    a->attribute = b->attribute;
+    return CUDA_SUCCESS;
+}
+PAIR(cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, (CUstream to, CUstream from),
+     copy_attributes(to, from, DEFAULT_STREAM))
+
 PAIR(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream stream, CUcontext *out), get_ctx(stream, DEFAULT_STREAM, out))
 PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream stream, CUdevice *out),
      get_device(stream, DEFAULT_STREAM, out))
@@ -172,33 +218,6 @@ static CUresult get_ctx_v2(CUstream handle, int default_stream, CUcontext *ctx, 
 }
 PAIR(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz, (CUstream stream, CUcontext *ctx, CUgreenCtx *green),
      get_ctx_v2(stream, DEFAULT_STREAM, ctx, green))
-
-/* Capture cannot begin on a fake yet, so no stream is ever capturing; the id is left alone, as measured. */
-PAIR(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *out),
-     capture_status(stream, DEFAULT_STREAM, out))
-PAIR(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz, (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id),
-     ((void)id, capture_status(stream, DEFAULT_STREAM, out)))
-PAIR(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
-     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
-      size_t *count),
-     ((void)id, (void)graph, (void)nodes, (void)count, capture_status(stream, DEFAULT_STREAM, out)))
-PAIR(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
-     (CUstream stream, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
-      const CUgraphEdgeData **edges, size_t *count),
-     ((void)id, (void)graph, (void)nodes, (void)edges, (void)count, capture_status(stream, DEFAULT_STREAM, out)))
-
-static CUresult exchange_mode(CUstreamCaptureMode *mode) {
-    static __thread CUstreamCaptureMode current;
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode old = current;
-    current = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange_mode(mode))
 
 static CUresult attach_memory(CUdeviceptr at, size_t bytes, unsigned flags, CUstream handle, int default_stream) {
     struct ctx *ctx;
@@ -281,19 +300,33 @@ static int event_done(const struct event *e) {
                                           __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
 }
 
+CUresult event_mark(struct event *e, struct stream *s) {
+    uint64_t now = hl_now_ns(), end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
+    e->stream = s;
+    __atomic_store_n(e->time, end > now ? end : now, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
+}
+
 static CUresult event_record(CUevent handle, CUstream stream, unsigned flags, int default_stream) {
     struct ctx *ctx;
     struct event *e;
     CUresult result = need_ctx(&ctx);
     if (result == CUDA_SUCCESS) result = event_of(handle, &e);
     if (result) return result;
-    if (flags == CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_ILLEGAL_STATE; /* outside a capture */
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
     struct stream *s = stream_of(ctx, stream, default_stream);
-    uint64_t now = hl_now_ns(), end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
-    e->stream = s;
-    __atomic_store_n(e->time, end > now ? end : now, __ATOMIC_RELEASE);
-    return CUDA_SUCCESS;
+    if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    if (capturing() || e->recorded) {
+        struct capture *c;
+        if ((result = stream_use(ctx, s, &c)) != CUDA_SUCCESS) return result;
+        if (c && flags == CU_EVENT_RECORD_EXTERNAL) {
+            struct node *n = capture_add(c, s, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+            if (n) n->event = handle;
+            return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if ((result = capture_record(e, s)) != CUDA_SUCCESS || c) return result;
+    }
+    if (flags) return CUDA_ERROR_ILLEGAL_STATE; /* outside a capture */
+    return event_mark(e, s);
 }
 PAIR(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream),
      event_record(event, stream, 0, DEFAULT_STREAM))
@@ -305,6 +338,7 @@ static CUresult event_query(CUevent handle) {
     CUresult result = event_of(handle, &e);
     if (result) return result;
     if ((result = ctx_trouble(e->ctx)) != CUDA_SUCCESS) return result;
+    if (e->recorded) return CUDA_ERROR_CAPTURED_EVENT;
     return event_done(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 ENTRY(cuEventQuery, (CUevent event), event_query(event))
@@ -313,6 +347,7 @@ static CUresult event_synchronize(CUevent handle) {
     struct event *e;
     CUresult result = event_of(handle, &e);
     if (result) return result;
+    if (e->recorded) return CUDA_ERROR_CAPTURED_EVENT;
     uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
     if (at) hl_sleep_until(at);
     if (e->stream && e->stream->magic == MAGIC_STREAM) pending_wait(e->stream);
@@ -335,16 +370,27 @@ static CUresult event_elapsed(float *out, CUevent from, CUevent to) {
 ENTRY(cuEventElapsedTime, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
 ENTRY(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
 
+void stream_after(struct stream *s, struct event *e) {
+    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
+    if (at) stream_work(s, at);
+}
+
 static CUresult wait_event(CUstream stream, CUevent event, unsigned flags, int default_stream) {
     struct ctx *ctx;
     struct event *e;
     CUresult result = need_ctx(&ctx);
     if (result == CUDA_SUCCESS) result = event_of(event, &e);
     if (result) return result;
-    if (flags == CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_ILLEGAL_STATE;
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
-    if (at) stream_work(stream_of(ctx, stream, default_stream), at);
+    struct stream *s = stream_of(ctx, stream, default_stream);
+    if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    if (flags && !s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    if (flags) {
+        struct node *n = capture_add(s->capture, s, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+        if (n) n->event = event;
+        return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if ((capturing() || e->recorded) && capture_wait(s, e, &result)) return result;
+    stream_after(s, e);
     return CUDA_SUCCESS;
 }
 PAIR(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags),
@@ -401,12 +447,7 @@ static int start_helper(void) {
     return 0;
 }
 
-static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback callback, void *data, int default_stream) {
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    struct stream *s = stream_of(ctx, handle, default_stream);
-    if (!function && !callback) return CUDA_ERROR_INVALID_VALUE;
+static CUresult queue_job(struct stream *s, CUstream handle, CUhostFn function, CUstreamCallback callback, void *data) {
     struct job *job = malloc(sizeof *job);
     if (!job) return CUDA_ERROR_OUT_OF_MEMORY;
     *job = (struct job){function, callback, data, handle, s, __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE), NULL};
@@ -422,6 +463,26 @@ static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback call
     if (code) free(job);
     return code ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
+static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback callback, void *data, int default_stream) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    struct stream *s = stream_of(ctx, handle, default_stream);
+    if (!function && !callback) return CUDA_ERROR_INVALID_VALUE;
+    if (capturing()) {
+        struct capture *c;
+        if ((result = stream_use(ctx, s, &c)) != CUDA_SUCCESS) return result;
+        if (c && callback) return capture_forbids(s);
+        if (c) {
+            struct node *n = capture_add(c, s, CU_GRAPH_NODE_TYPE_HOST);
+            if (n) n->host = (CUDA_HOST_NODE_PARAMS){function, data};
+            return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    return queue_job(s, handle, function, callback, data);
+}
+
+CUresult host_run(struct stream *s, CUhostFn function, void *data) { return queue_job(s, NULL, function, NULL, data); }
 PAIR(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream stream, CUhostFn function, void *data),
      submit(stream, function, NULL, data, DEFAULT_STREAM))
 static CUresult add_callback(CUstream stream, CUstreamCallback callback, void *data, unsigned flags,

@@ -1985,7 +1985,8 @@ def check() -> int:
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.modules["cuda_cases"] = sys.modules[__name__]
-importlib.import_module("memory_cases")
+for more in ("memory_cases", "graph_cases"):
+    importlib.import_module(more)
 
 if __name__ == "__main__":
     what = sys.argv[1]
