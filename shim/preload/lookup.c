@@ -141,6 +141,7 @@ static struct hl_answer next(const struct question *q) {
     if (!hl_real_defined(q->library, q->id)) return leave(q);
     struct walk walk = {.name = q->name, .caller = q->caller};
     dl_iterate_phdr(visit, &walk);
+    if (!walk.behind) return leave(q); /* code in no object has no next one: libc gives nothing, and so do we */
     if (walk.found && hl_real_owner(walk.found) != q->library) return leave(q);
     return give(hl_hook_of(q->id));
 }
