@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.codegen import _errors, _layouts, _names, _stubs, _vendor, _versions
+from lab.codegen import _echo, _errors, _layouts, _names, _stubs, _vendor, _versions
 from lab.spec import HookTable, layout_names, load_errors, load_hooks, load_layout
 
 
@@ -16,6 +16,7 @@ def emit(table: HookTable | None = None) -> dict[str, str]:
         _layouts.emit([load_layout(name) for name in layout_names()]),
         _errors.emit(load_errors()),
         _stubs.emit(table),
+        _echo.emit(table),
         _vendor.emit(),
     ):
         files.update(part)

@@ -6,12 +6,14 @@ dtype is asked for. A file that breaks a rule raises `SpecError` with one line t
 
 from lab.spec._dialects import Dialect, LedgerDialect, dialect_names, load_dialect
 from lab.spec._errors import ErrorCode, ErrorTable, load_errors
-from lab.spec._hooks import Hook, HookTable, Steps, load_hooks
+from lab.spec._hooks import FOREIGN, Hook, HookTable, Steps, load_hooks
 from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout, read_layout
+from lab.spec._signatures import load_signatures
 from lab.spec._toml import SpecError
 from lab.spec.profile import Driver, Profile, driver_names, load_driver, load_profile, profile_names
 
 __all__ = [
+    "FOREIGN",
     "Dialect",
     "Driver",
     "ErrorCode",
@@ -34,6 +36,7 @@ __all__ = [
     "load_hooks",
     "load_layout",
     "load_profile",
+    "load_signatures",
     "profile_names",
     "read_layout",
 ]

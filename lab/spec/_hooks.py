@@ -22,6 +22,17 @@ Stream = Literal["", "ptds", "ptsz"]
 ACTIONS = ("charge", "uncharge", "view", "pace", "resolve", "lifecycle", "pass")
 FAKES = ("real", "unsupported", "absent")
 HEADERS = ("cuda", "nvml", "gl", "profiler", "none")
+# Names that begin like a driver's and belong to other libraries: an interposer leaves them alone.
+FOREIGN = (
+    "cublasCreate_v2",
+    "cudnnCreate",
+    "cufftPlan1d",
+    "curl_easy_init",
+    "custom",
+    "nvtxMarkA",
+    "nvmlike",
+    "dlsyms",
+)
 PREFIXES = {"cuda": "cu", "nvml": "nvml"}
 GROUP_KEYS = frozenset({"reason"})
 WAITS = frozenset({"charge", "pace"})  # what a suspended process does not begin, unless a line says otherwise
