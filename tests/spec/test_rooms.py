@@ -28,6 +28,7 @@ BELOW = {
     "checks": {"spec", "region", "scenario"},
     "runner": {"spec", "policy", "region", "identity", "bridge", "node", "sim", "scenario", "codegen"},
     "report": {"spec", "checks", "scenario"},
+    "hooks": {"spec", "node", "runner"},
 }
 EVERYTHING = frozenset({"cli", "testing"})
 
