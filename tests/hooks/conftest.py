@@ -9,7 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from lab.hooks import matrix
+from lab.hooks.matrix import Options
+from lab.hooks.model import Matrix
+from lab.hooks.project import Project
+
 HOSTS = Path(__file__).parents[1] / "native" / "shim"
+TWIN = Project(
+    hooks=(
+        "cuMemAlloc",
+        "cuMemAlloc_v2",
+        "cuMemFree_v2",
+        "cuMemAllocAsync*",
+        "cuMemFreeAsync*",
+        "cuGetProcAddress*",
+        "nvmlDeviceGetMemoryInfo*",
+        "nvmlDeviceGetFanSpeed_v2",
+    ),
+    passes={"*": "the example hooks a few names"},
+    dialect="hooklab",
+)
 LOOSE = ("-w", "-Wno-error", "-fno-builtin", "-O1")
 
 
@@ -91,3 +110,32 @@ def run(mini: Path, sanitizer_runtime: str) -> Callable[..., list[str]]:
 def level(request: pytest.FixtureRequest) -> str:
     """How the host is compiled: without optimisation a C tail call is a call, which changes the caller."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def twin(compile_c: Callable[..., Path], root: Path) -> Callable[..., Path]:
+    """`twin("V1_ONLY")`: the faithful interposer with a planted fault; without a name, the clean one."""
+
+    def build(fault: str = "CLEAN") -> Path:
+        flags = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden", f"-D{fault}")
+        source = root / "tests" / "native" / "interposers" / "twin.c"
+        return compile_c(
+            source, *flags, extra=[root / "shim" / "preload" / "tables.c"], name=f"libtwin-{fault.lower()}.so"
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def examine(native: Path) -> Callable[..., Matrix]:
+    """`examine(library)`: its matrix over the fake driver, the program as host, judged by what the twin promises."""
+
+    made: dict[tuple[object, ...], Matrix] = {}
+
+    def run(library: Path | str, *, hosts: tuple[str, ...] = ("program",), project: Project = TWIN) -> Matrix:
+        key = (str(library), hosts, id(project))
+        if key not in made:
+            made[key] = matrix.examine(Options(interposer=str(library), project=project, hosts=hosts, patience=3))
+        return made[key]
+
+    return run
