@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 _REFERENCE = re.compile(r"^(cu[A-Z]\w+|nvml[A-Z]\w+|dlv?sym)$")
 
 
@@ -103,12 +105,21 @@ def owner(maps: list[Mapping], address: int) -> str:
 
 
 def exports(path: Path, names: frozenset[str]) -> frozenset[str]:
-    """Those of `names` that an ELF file defines dynamically; empty for anything that is not ELF."""
-    with _dynamic(path) as (dynamic, _kind):
+    """Those of `names` that an ELF file defines dynamically; empty for anything that is not ELF of 64 bits.
+
+    Asked of the file's own hash table, as the loader does: libraries of clients have tens of thousands of symbols.
+    """
+    from elftools.elf.hash import GNUHashTable
+
+    with _dynamic(path) as (dynamic, elf):
         if dynamic is None:
             return frozenset()
-        defined = (symbol.name for symbol in dynamic.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
-        return names & set(defined)
+        _, offset = dynamic.get_table_offset("DT_GNU_HASH")
+        if offset is None:
+            defined = (symbol.name for symbol in dynamic.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
+            return names & set(defined)
+        table = GNUHashTable(elf, offset, dynamic)
+        return frozenset(name for name in names if table.get_symbol(name) is not None)
 
 
 def references(pid: int, maps: list[Mapping]) -> Iterator[Reference]:
@@ -124,11 +135,11 @@ def references(pid: int, maps: list[Mapping]) -> Iterator[Reference]:
         ) from None
     try:
         for path, base in objects(maps).items():
-            with _dynamic(file(pid, maps, path)) as (dynamic, kind):
+            with _dynamic(file(pid, maps, path)) as (dynamic, elf):
                 if dynamic is None:
                     continue
-                load_base = 0 if kind == "ET_EXEC" else base
-                for slot, name in _slots(dynamic):
+                load_base = 0 if elf["e_type"] == "ET_EXEC" else base
+                for slot, name in _slots(dynamic, elf):
                     try:
                         address = struct.unpack("<Q", os.pread(memory, 8, load_base + slot))[0]
                     except (OSError, struct.error):
@@ -139,20 +150,29 @@ def references(pid: int, maps: list[Mapping]) -> Iterator[Reference]:
         os.close(memory)
 
 
-def _slots(dynamic: Any) -> Iterator[tuple[int, str]]:
-    for table in dynamic.get_relocation_tables().values():
-        for relocation in table.iter_relocations():
-            entry = relocation.entry
-            if "r_info_sym" not in entry or not entry["r_info_sym"]:
-                continue
-            name = dynamic.get_symbol(entry["r_info_sym"]).name
+_RELOCATION = np.dtype([("offset", "<u8"), ("symbol_type", "<u8"), ("addend", "<i8")])  # Elf64_Rela
+
+
+def _slots(dynamic: Any, elf: Any) -> Iterator[tuple[int, str]]:
+    """Virtual address (before loading) and name of every relocation to a driver function or to dlsym."""
+    tags = {tag.entry.d_tag: tag.entry.d_val for tag in dynamic.iter_tags()}
+    for start, length in (("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ")):
+        if start not in tags or length not in tags:
+            continue
+        _, offset = dynamic.get_table_offset(start)
+        elf.stream.seek(offset)
+        data = elf.stream.read(tags[length])
+        table = np.frombuffer(data, _RELOCATION, len(data) // _RELOCATION.itemsize)
+        symbols = table["symbol_type"] >> 32
+        for number in np.unique(symbols[symbols != 0]):
+            name = dynamic.get_symbol(int(number)).name
             if _REFERENCE.match(name):
-                yield entry["r_offset"], name
+                yield from ((int(slot), name) for slot in table["offset"][symbols == number])
 
 
 @contextmanager
-def _dynamic(path: Path) -> Iterator[tuple[Any, str]]:
-    """The dynamic segment of an ELF file and its type; (None, "") for any other file."""
+def _dynamic(path: Path) -> Iterator[tuple[Any, Any]]:
+    """The dynamic segment of a 64-bit ELF file and the file; (None, None) for any other."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.dynamic import DynamicSegment
     from elftools.elf.elffile import ELFFile
@@ -160,12 +180,12 @@ def _dynamic(path: Path) -> Iterator[tuple[Any, str]]:
     try:
         stream = path.open("rb")
     except OSError:
-        yield None, ""
+        yield None, None
         return
     with stream:
         try:
             elf = ELFFile(stream)
-            found = next((s for s in elf.iter_segments() if isinstance(s, DynamicSegment)), None)
+            found = next((s for s in elf.iter_segments("PT_DYNAMIC") if isinstance(s, DynamicSegment)), None)
         except (ELFError, OSError):
             found = None
-        yield found, elf["e_type"] if found is not None else ""
+        yield (found, elf) if found is not None and elf.elfclass == 64 else (None, None)
