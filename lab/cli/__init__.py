@@ -28,6 +28,7 @@ COMMANDS = {  # name -> help; the module is lab.cli.NAME and so is the attribute
     "hooks": "Examine the lookup routes of an interposer.",
     "bench": "Measure what an interposer adds to each driver call.",
     "burst": "Start many processes at once and show where their time goes.",
+    "pacing": "Grade controllers of compute time against each other.",
     "report": "Read a run again, or compare two.",
     "doctor": "Check this installation, this machine, or a running process.",
 }

@@ -50,6 +50,9 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/report-schema.md), nothing else.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Write the phase composition to this SVG file.")
+@click.option("--csv", type=click.Path(dir_okay=False), help="sim: write one row a worker to this file.")
+@click.option("--pod", type=click.Path(exists=True, dir_okay=False), help="sim: take limits from this Pod manifest.")
+@click.option("--fit", is_flag=True, help="sim: fit the start-up model to the article's table instead, with errors.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a Perfetto trace (extra `trace`).")
 def burst(workers: list[int], where: str, **options: Any) -> int:
     """Release many fresh processes into cuInit at once and show where their time goes.
@@ -57,8 +60,16 @@ def burst(workers: list[int], where: str, **options: Any) -> int:
     Percentiles are nearest rank over all workers; one that failed counts as never finished. Exit status: 0, or 1 when
     a worker failed.
     """
-    directory = _simulate(workers, options) if where == "sim" else _play(workers, where, options)
-    return show(directory, as_json=options["as_json"], plot=options["plot"], trace=options["trace"])
+    if where != "sim":
+        for name in ("csv", "pod", "fit"):
+            if options[name]:
+                raise click.UsageError(f"--{name} belongs to --on sim")
+        directory = _play(workers, where, options)
+        return show(directory, as_json=options["as_json"], plot=options["plot"], trace=options["trace"])
+    if options["fit"]:
+        return _fit(as_json=options["as_json"])
+    given = click.get_current_context().get_parameter_source("workers") is not click.core.ParameterSource.DEFAULT
+    return _simulate(workers if given or not options["pod"] else None, options)
 
 
 def _play(workers: list[int], where: str, options: dict[str, Any]) -> Path:
@@ -95,16 +106,105 @@ def _play(workers: list[int], where: str, options: dict[str, Any]) -> Path:
     return run_burst(asked, read_raw=read_raw, progress=progress)
 
 
-def _simulate(workers: list[int], options: dict[str, Any]) -> Path:
-    try:
-        from lab.sim.burst import simulate_burst  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise click.UsageError("--on sim: this version has no simulator; use --on fake") from None
-    made = simulate_burst(
+def _fit(*, as_json: bool) -> int:
+    import json
+
+    from lab.report import burst_sim, terminal
+    from lab.sim import burst as simulated
+    from lab.sim.fit import fit
+
+    progress = None if as_json else lambda done, total: click.echo(f"fit {done} of {total}", err=True)
+    found = simulated.fit_document(fit(progress=progress))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    else:
+        burst_sim.show_fit(terminal.console(), found)
+    return 0
+
+
+def _simulate(workers: list[int] | None, options: dict[str, Any]) -> int:
+    """`workers` None: as many as the Pod manifest has containers."""
+    from lab.report import burst as figures
+    from lab.report import burst_sim, terminal
+    from lab.scenario.units import parse_size
+    from lab.sim.burst import simulate_burst
+
+    for name in ("memory", "context"):
+        try:
+            options[f"{name}_bytes"] = None if options[name] is None else parse_size(options[name])
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint=f"--{name}") from None
+    if options["pod"]:
+        workers = _from_pod(workers, options)
+    assert workers is not None
+    directory = simulate_burst(
         workers=workers, repeat=options["repeat"], seed=options["seed"], out=Path(options["out"]), options=options
     )
-    assert isinstance(made, Path)
-    return made
+    document = figures.load_burst(directory)
+    if options["csv"]:
+        _csv(Path(options["csv"]), document)
+    plot = options["plot"]
+    if plot and not plot.endswith(".svg"):
+        from lab.sim import plots
+
+        plots.started(Path(plot), _series(document))
+        plot = None
+    code = show(directory, as_json=options["as_json"], plot=plot, trace=options["trace"])
+    if not options["as_json"]:
+        burst_sim.show(terminal.console(), document)
+    return code
+
+
+def _from_pod(workers: list[int] | None, options: dict[str, Any]) -> list[int]:
+    """Puts the manifest's limits into `options`; the numbers of workers."""
+    from lab.sim import pod
+    from lab.spec.profile import load_profile
+
+    requests = pod.read(Path(options["pod"]))
+    first = requests[0]
+    if any(
+        (one.gpus, one.memory, one.memory_percent, one.cores)
+        != (first.gpus, first.memory, first.memory_percent, first.cores)
+        for one in requests
+    ):
+        raise click.ClickException(
+            f"{options['pod']}: its containers have different limits; give one of them at a time"
+        )
+    profile = options["gpu"].split(",")[0]
+    memory = first.memory
+    if memory is None and first.memory_percent is not None:
+        memory = load_profile(profile).cuda_total_bytes * first.memory_percent // 100
+    if options["memory_bytes"] is None:
+        options["memory_bytes"] = memory
+    if options["cores"] is None:
+        options["cores"] = first.cores
+    if "," not in options["gpu"]:
+        options["gpu"] = ",".join([profile] * max(1, first.gpus))
+    return workers or [max(1, sum(one.copies for one in requests))]
+
+
+def _csv(path: Path, document: Any) -> None:
+    from lab.sim.tables import write
+
+    names = list(dict.fromkeys(name for run in document["runs"] for one in run["raw"] for name in one["phases"]))
+    rows = (
+        (
+            *(run[key] for key in ("condition", "workers", "repeat")),
+            *(one[key] for key in ("worker", "cuinit_ns")),
+            *(one["phases"].get(name, "") for name in names),
+        )
+        for run in document["runs"]
+        for one in run["raw"]
+    )
+    write(path, ("condition", "workers", "repeat", "worker", "cuinit_ns", *names), rows)
+
+
+def _series(document: Any) -> list[tuple[str, list[int]]]:
+    return [
+        (f"{run['condition']}, {run['workers']}", [one["cuinit_ns"] for one in run["raw"]])
+        for run in document["runs"]
+        if not run["repeat"]
+    ]
 
 
 def show(directory: Path, *, as_json: bool, plot: str | None = None, trace: str | None = None) -> int:

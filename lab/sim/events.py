@@ -101,8 +101,11 @@ class _Server:
 
 
 class _World:
-    def __init__(self, plan: Plan, release: Times, seed: int) -> None:
+    def __init__(self, plan: Plan, release: Times, seed: int, *, record: bool) -> None:
         self.plan = plan
+        names = [phase.name for phase in plan.walk()] if record else []
+        self.began = {name: [-1] * len(release) for name in names}
+        self.ended = {name: [-1] * len(release) for name in names}
         self.env = simpy.Environment(initial_time=0)
         self.seed = seed
         self.servers: dict[tuple[str, int], _Server] = {}
@@ -153,6 +156,8 @@ class _World:
                 self.gave_up[worker] = True
                 return
         turn = 0
+        if self.began:
+            self.began[phase.name][worker] = int(self.env.now)
         if server is not None:
             turn, server.turns = server.turns, server.turns + 1
         time = phase.base_ns + phase.per_client_ns * self.live + phase.per_turn_ns * turn
@@ -163,13 +168,15 @@ class _World:
             yield self.env.timeout(time)
         for inner in phase.inside:
             yield from self._phase(worker, inner)
+        if self.ended:
+            self.ended[phase.name][worker] = int(self.env.now)
         if server is not None:
             server.release()
 
 
-def play(plan: Plan, release: Times, *, seed: int) -> Started:
+def play(plan: Plan, release: Times, *, seed: int, record: bool = False) -> Started:
     """Every worker from its release to its end; see `startup.play`."""
-    world = _World(plan, release, seed)
+    world = _World(plan, release, seed, record=record)
     world.env.run()
     return Started(
         latency=np.array(world.latency, dtype=np.int64),
@@ -178,4 +185,6 @@ def play(plan: Plan, release: Times, *, seed: int) -> Started:
         gave_up=np.array(world.gave_up, dtype=np.bool_),
         engine="events",
         events=next(world.env._eid),
+        began={name: np.array(times, dtype=np.int64) for name, times in world.began.items()},
+        ended={name: np.array(times, dtype=np.int64) for name, times in world.ended.items()},
     )

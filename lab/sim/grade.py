@@ -1,4 +1,4 @@
-"""Controllers against each other: cases, seeds, figures with 95 % intervals.
+"""Controllers in closed loop: cases, seeds, what each run showed. `lab.report.pacing` makes the leaderboard of it.
 
 Graded is what the simulated GPU's own clock says, never what a controller measured. A window is one second; the first
 three after arrival do not count. Errors are in points (percent of the GPU).
@@ -7,21 +7,21 @@ three after arrival do not count. Errors are in points (percent of the GPU).
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lab.policy import pacing
+from lab.sim import EVIDENCE
 from lab.sim.gate import Pacer
 from lab.sim.gpu import GpuModel
 from lab.sim.patterns import pattern
-from lab.sim.startup import nearest_rank
+from lab.sim.startup import Times, nearest_rank
 from lab.sim.world import SECOND, NvmlModel, Tenant, World
 
 SKIP = 3  # windows after arrival
@@ -33,35 +33,69 @@ Shares: TypeAlias = npt.NDArray[np.float64]
 class Case:
     """Tenants on one GPU: (pattern, target percent) for each; `seconds` of virtual time after the first `SKIP`."""
 
-    name: str
     tenants: tuple[tuple[str, int], ...]
     seconds: int = 10
-    long_run: bool = False  # judged by its mean only: one kernel is longer than a window
+
+    @property
+    def pattern(self) -> str:
+        """What they do: one name where all do the same."""
+        return "+".join(dict.fromkeys(name for name, _ in self.tenants))
+
+    @property
+    def neighbours(self) -> str:
+        """``30/70``; empty for a tenant alone."""
+        return "/".join(str(target) for _, target in self.tenants) if len(self.tenants) > 1 else ""
+
+    @property
+    def name(self) -> str:
+        """``async 30`` or ``async 30/70``."""
+        return f"{self.pattern} {self.neighbours or self.tenants[0][1]}"
 
     @property
     def alone(self) -> bool:
         return len(self.tenants) == 1
 
 
-def alone(name: str, target: int) -> Case:
-    """One tenant with a pattern."""
-    slow = name in ("changing", "giant")
-    settles = name.startswith("trace:") or pattern(name).settles
-    return Case(name=f"{name} {target}", tenants=((name, target),), seconds=40 if slow else 10, long_run=not settles)
+def alone(name: str, target: int, *, seconds: int = 10) -> Case:
+    """One tenant with a pattern; patterns that change slowly are watched four times as long."""
+    pattern(name)
+    return Case(tenants=((name, target),), seconds=seconds * 4 if name in SLOW else seconds)
 
 
+def together(name: str, targets: Sequence[int], *, seconds: int = 20) -> Case:
+    """Tenants with the same pattern and these targets."""
+    pattern(name)
+    return Case(tenants=tuple((name, target) for target in targets), seconds=seconds)
+
+
+SLOW = ("changing", "giant")
 NEIGHBOURS: tuple[Case, ...] = (
-    Case(name="30/70 uniform", tenants=(("async", 30), ("async", 70)), seconds=20),
-    Case(name="30/70 mixed", tenants=(("mixed", 30), ("mixed", 70)), seconds=20),
-    Case(name="10/90 mixed", tenants=(("mixed", 10), ("mixed", 90)), seconds=20),
-    Case(name="20x4 mixed", tenants=(("mixed", 20),) * 4, seconds=20),
+    together("async", (30, 70)),
+    together("mixed", (30, 70)),
+    together("mixed", (10, 90)),
+    together("mixed", (20, 20, 20, 20)),
 )
 ALONE = ("async", "async-short", "sync", "sync-long", "burst", "modest", "mixed", "changing", "giant")
 
 
 @dataclass(frozen=True, kw_only=True)
+class TenantRun:
+    """What one tenant got. Errors in points against what it could have had (`wanted`: target or demand)."""
+
+    pattern: str
+    target: int
+    wanted: float
+    achieved: float
+    mae: float
+    long_run_error: float
+    settled_s: int | None  # first second from which five in a row are within 5 points
+    waits: Times  # (launches,) ns held at the gate
+    latencies: Times  # (launches,) ns from the first ask to the kernel's end
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """One case with one controller, GPU, sampling and seed. Shares in percent, shape (windows, tenants)."""
+    """One case with one controller, GPU, sampling and seed. `shares` in percent, shape (windows, tenants)."""
 
     controller: str
     case: Case
@@ -69,14 +103,53 @@ class Run:
     period_ns: int
     seed: int
     shares: Shares
-    mae: float  # of the worst tenant, over the windows that count
-    long_run: float  # |mean - target| of the worst tenant
-    settled_s: int  # first window from which five in a row are within 5 points for all; -1 never
-    jain: float  # of achieved over target
-    wait_p50_ns: int
-    wait_p99_ns: int
-    latency_p99_ns: int
+    tenants: tuple[TenantRun, ...]
+    jain: float  # of achieved over wanted
     lost: float  # points of capacity that were asked for, allowed, and not used
+
+    @property
+    def mae(self) -> float:
+        """Of the worst tenant."""
+        return max(tenant.mae for tenant in self.tenants)
+
+    @property
+    def long_run(self) -> float:
+        """Of the worst tenant."""
+        return max(tenant.long_run_error for tenant in self.tenants)
+
+    def row(self) -> dict[str, Any]:
+        """As `lab.report.pacing` takes it."""
+        return {
+            "policy": self.controller,
+            "target": self.case.tenants[0][1],
+            "pattern": self.case.pattern,
+            "neighbours": self.case.neighbours,
+            "sm_count": self.sms,
+            "evidence": EVIDENCE,
+            "seed": self.seed,
+            "sample_period_ns": self.period_ns,
+            "tenants": [
+                {
+                    "target": tenant.target,
+                    "achieved": tenant.achieved,
+                    "mae": tenant.mae,
+                    "long_run_error": tenant.long_run_error,
+                    "windows": self.shares[:, number].tolist(),
+                    "settled_s": tenant.settled_s,
+                    "launch_wait_p50_ns": _rank(tenant.waits, 50),
+                    "launch_wait_p99_ns": _rank(tenant.waits, 99),
+                    "launch_wait_max_ns": _rank(tenant.waits, 100),
+                    "latency_p99_ns": _rank(tenant.latencies, 99),
+                }
+                for number, tenant in enumerate(self.tenants)
+            ],
+            "jain": self.jain,
+            "lost": self.lost,
+        }
+
+
+def _rank(values: Times, percent: float) -> int:
+    return nearest_rank(values, percent) if values.size else 0
 
 
 def maker(name: str) -> Callable[[], Pacer]:
@@ -119,8 +192,6 @@ def play(
     counted = shares[SKIP:]
     means = counted.mean(axis=0)
     ratio = means / wanted
-    waits = np.concatenate(trace.waits)
-    latencies = np.concatenate(trace.latencies)
     return Run(
         controller=controller,
         case=case,
@@ -128,117 +199,31 @@ def play(
         period_ns=period_ns,
         seed=seed,
         shares=shares,
-        mae=float(np.abs(counted - wanted).mean(axis=0).max()),
-        long_run=float(np.abs(means - wanted).max()),
-        settled_s=_settled(shares, wanted),
+        tenants=tuple(
+            TenantRun(
+                pattern=name,
+                target=target,
+                wanted=float(wanted[number]),
+                achieved=float(means[number]),
+                mae=float(np.abs(counted[:, number] - wanted[number]).mean()),
+                long_run_error=float(abs(means[number] - wanted[number])),
+                settled_s=_settled(shares[:, number], float(wanted[number])),
+                waits=trace.waits[number],
+                latencies=trace.latencies[number],
+            )
+            for number, (name, target) in enumerate(case.tenants)
+        ),
         jain=float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())) if ratio.any() else 0.0,
-        wait_p50_ns=nearest_rank(waits, 50) if waits.size else 0,
-        wait_p99_ns=nearest_rank(waits, 99) if waits.size else 0,
-        latency_p99_ns=nearest_rank(latencies, 99) if latencies.size else 0,
         lost=max(0.0, min(100.0, float(wanted.sum())) - float(means.sum())),
     )
 
 
-def _settled(shares: Shares, wanted: Shares) -> int:
-    good = [bool(row.all()) for row in np.abs(shares - wanted) <= 5]
+def _settled(shares: Shares, wanted: float) -> int | None:
+    good = (np.abs(shares - wanted) <= 5).tolist()
     for first in range(len(good) - 4):
         if all(good[first : first + 5]):
             return first
-    return -1
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Mean over seeds and half the width of its 95 % interval."""
-
-    mean: float
-    half: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f} ±{self.half:.1f}"
-
-
-_T95 = (
-    12.71,
-    4.30,
-    3.18,
-    2.78,
-    2.57,
-    2.45,
-    2.36,
-    2.31,
-    2.26,
-    2.23,
-    2.20,
-    2.18,
-    2.16,
-    2.14,
-    2.13,
-    2.12,
-    2.11,
-    2.10,
-    2.09,
-)
-
-
-def figure(values: Sequence[float]) -> Figure:
-    """Student's interval; NaN half-width for a single value, of which nothing can be said."""
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count < 2:
-        return Figure(mean, math.nan)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    t = _T95[count - 2] if count - 2 < len(_T95) else 1.96
-    return Figure(mean, t * spread / math.sqrt(count))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One controller in one case: the worst GPU of those tried, means over seeds."""
-
-    controller: str
-    case: str
-    mae: Figure
-    worst_sms: int
-    long_run: Figure
-    settled_s: float  # mean over the runs that settled; NaN when none did
-    unsettled: int  # runs that never did
-    runs: int
-    jain: float  # the lowest mean over seeds
-    wait_p50_ms: float
-    wait_p99_ms: float
-    latency_p99_ms: float
-    lost: float
-
-
-def summarise(runs: Sequence[Run]) -> list[Row]:
-    """Rows by case, then by controller, in the order in which they were first seen."""
-    grouped: dict[tuple[str, str], dict[int, list[Run]]] = {}
-    for run in runs:
-        grouped.setdefault((run.case.name, run.controller), {}).setdefault(run.sms, []).append(run)
-    return [_row(case, controller, by_sms) for (case, controller), by_sms in grouped.items()]
-
-
-def _row(case: str, controller: str, by_sms: Mapping[int, list[Run]]) -> Row:
-    every = [run for group in by_sms.values() for run in group]
-    error = {sms: figure([run.mae for run in group]) for sms, group in by_sms.items()}
-    worst = max(error, key=lambda sms: error[sms].mean)
-    settled = [run.settled_s for run in every if run.settled_s >= 0]
-    return Row(
-        controller=controller,
-        case=case,
-        mae=error[worst],
-        worst_sms=worst,
-        long_run=max((figure([r.long_run for r in group]) for group in by_sms.values()), key=lambda found: found.mean),
-        settled_s=math.fsum(settled) / len(settled) if settled else math.nan,
-        unsettled=len(every) - len(settled),
-        runs=len(every),
-        jain=min(math.fsum(run.jain for run in group) / len(group) for group in by_sms.values()),
-        wait_p50_ms=max(run.wait_p50_ns for run in every) / 1e6,
-        wait_p99_ms=max(run.wait_p99_ns for run in every) / 1e6,
-        latency_p99_ms=max(run.latency_p99_ns for run in every) / 1e6,
-        lost=max(math.fsum(run.lost for run in group) / len(group) for group in by_sms.values()),
-    )
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

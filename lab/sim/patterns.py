@@ -35,14 +35,12 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True)
 class Pattern:
-    """One kind of program. `demand`: percent of the GPU it would use alone and unlimited. `settles`: whether windows of
-    a second can say anything about it."""
+    """One kind of program. `demand`: percent of the GPU it would use alone and unlimited."""
 
     name: str
     doc: str
     make: Maker
     demand: int = 100
-    settles: bool = True
 
 
 def _kernel(model: GpuModel, key: int, ns: int, *, waves: int = 0, stream: int = 0) -> Action:
@@ -134,7 +132,7 @@ PATTERNS: Mapping[str, Pattern] = {
         Pattern("modest", "wants about 15 % only", _modest, demand=15),
         Pattern("mixed", "16 kernels of 20 us to 50 ms, each once a round, in random order", _mixed),
         Pattern("changing", "every 4 s a kernel a hundred times as long, or as short, with equal grids", _changing),
-        Pattern("giant", "one kernel of 2 s after the other", _giant, settles=False),
+        Pattern("giant", "one kernel of 2 s after the other", _giant),
     )
 }
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from lab.sim.grade import Run
 from lab.sim.plan import PlanError
-from lab.sim.startup import Started
 
 try:
     import matplotlib
@@ -34,19 +33,14 @@ def _save(figure: Figure, path: Path) -> None:
         plt.close(figure)
 
 
-def started(path: Path, series: Sequence[tuple[str, Started]]) -> None:
-    """For each named start-up, which share of its processes had started by when."""
+def started(path: Path, series: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """For each named start-up (latencies in ns), which share of its processes had started by when."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4))
-    for name, one in series:
-        times = np.sort(one.latency) / 1e9
+    for name, latencies in series:
+        times = np.sort(np.asarray(latencies)) / 1e9
         axes.step(times, np.arange(1, len(times) + 1) * 100 / len(times), where="post", label=name)
-        if one.gave_up.any():
-            lost = np.sort(one.latency[one.gave_up]) / 1e9
-            axes.plot(
-                lost, np.searchsorted(times, lost, side="right") * 100 / len(times), "x", label=f"{name}: gave up"
-            )
     axes.set(xlabel="seconds since release", ylabel="processes started, %", ylim=(0, 101), title="start-up (simulated)")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -80,16 +80,17 @@ def _unequal(arrive: Times, service: Times, servers: int) -> Times:
     return np.array(leave, dtype=np.int64)
 
 
-def _by_clients(arrive: Times, phase: Phase, factor: Floats | None) -> Times:
-    """One server whose service grows with the clients that have arrived when it starts."""
+def _by_clients(arrive: Times, phase: Phase, factor: Floats | None) -> tuple[Times, Times]:
+    """One server whose service grows with the clients that have arrived when it starts: (leave, service)."""
     count = len(arrive)
     base, growth, turn = phase.base_ns, phase.per_client_ns, phase.per_turn_ns
     leave = np.empty(count, dtype=np.int64)
+    service_of = np.empty(count, dtype=np.int64)
     times = arrive.tolist()
     scale = None if factor is None else factor.tolist()
     last = times[-1]
     free = clients = k = 0
-    begin = []
+    ends, services_so_far = [], []
     while k < count:
         start = times[k] if times[k] > free else free
         if start >= last:
@@ -97,34 +98,39 @@ def _by_clients(arrive: Times, phase: Phase, factor: Floats | None) -> Times:
         while clients < count and times[clients] <= start:
             clients += 1
         service = base + growth * clients + turn * k
-        free = start + (service if scale is None else int(service * scale[k]))
-        begin.append(free)
+        if scale is not None:
+            service = int(service * scale[k])
+        free = start + service
+        ends.append(free)
+        services_so_far.append(service)
         k += 1
-    leave[:k] = begin
+    leave[:k] = ends
+    service_of[:k] = services_so_far
     if k < count:  # all are there: nothing changes any more but the turn
         services = base + growth * count + turn * np.arange(k, count, dtype=np.int64)
         if factor is not None:
             services = (services * factor[k:]).astype(np.int64)
         leave[k:] = max(times[k], free) + np.cumsum(services)
-    return leave
+        service_of[k:] = services
+    return leave, service_of
 
 
-def _through(gate: Gate | None, phase: Phase, arrive: Times, factor: Floats | None) -> Times:
-    """When sorted arrivals at one instance of a gate leave it."""
+def _through(gate: Gate | None, phase: Phase, arrive: Times, factor: Floats | None) -> tuple[Times, Times | int]:
+    """When sorted arrivals at one instance of a gate leave it, and how long they are served."""
     count = len(arrive)
     if gate is not None and phase.per_client_ns:
         return _by_clients(arrive, phase, factor)
     if factor is None and not phase.per_turn_ns:
-        return arrive + phase.base_ns if gate is None else lanes(arrive, phase.base_ns, gate.servers)
+        return arrive + phase.base_ns if gate is None else lanes(arrive, phase.base_ns, gate.servers), phase.base_ns
     service = phase.base_ns + phase.per_turn_ns * np.arange(count, dtype=np.int64)
     if factor is not None:
         service = (service * factor).astype(np.int64)
     if gate is None:
-        return arrive + service
-    return fifo(arrive, service) if gate.servers == 1 else _unequal(arrive, service, gate.servers)
+        return arrive + service, service
+    return fifo(arrive, service) if gate.servers == 1 else _unequal(arrive, service, gate.servers), service
 
 
-def play(plan: Plan, release: Times, *, seed: int) -> Started:
+def play(plan: Plan, release: Times, *, seed: int, record: bool = False) -> Started:
     """Every worker from its release to its end. PlanError when the plan is not feed-forward."""
     why = obstacle(plan)
     if why:
@@ -134,6 +140,8 @@ def play(plan: Plan, release: Times, *, seed: int) -> Started:
     workers = np.arange(count)
     now = release.copy()
     timed = release
+    began: dict[str, Times] = {}
+    ended: dict[str, Times] = {}
     for phase in plan.phases:
         factor = drawn.get(phase.name)
         gate = None if phase.gate is None else plan.gate(phase.gate)
@@ -144,13 +152,25 @@ def play(plan: Plan, release: Times, *, seed: int) -> Started:
             order = np.argsort(key, kind="stable")
             groups = np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
         after = np.empty_like(now)
+        begin = np.empty_like(now) if record else now
         for group in groups:
             order = group[np.argsort(now[group], kind="stable")]
-            after[order] = _through(gate, phase, now[order], None if factor is None else factor[order])
+            leave, service = _through(gate, phase, now[order], None if factor is None else factor[order])
+            after[order] = leave
+            if record:
+                begin[order] = leave - service
         now = after
+        if record:
+            began[phase.name], ended[phase.name] = begin, after
         if phase.timed:
             timed = now
     nothing = np.zeros(count, dtype=np.int64)
     return Started(
-        latency=timed - release, end=now, timeouts=nothing, gave_up=nothing.astype(np.bool_), engine="recursion"
+        latency=timed - release,
+        end=now,
+        timeouts=nothing,
+        gave_up=nothing.astype(np.bool_),
+        engine="recursion",
+        began=began,
+        ended=ended,
     )

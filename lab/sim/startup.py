@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +27,8 @@ class Started:
     gave_up: Flags  # some gate was given up: the worker went on without
     engine: str
     events: int = 0
+    began: Mapping[str, Times] = field(default_factory=dict)  # by phase: when its service began; -1 for who gave up
+    ended: Mapping[str, Times] = field(default_factory=dict)  # and when the phase was left, all inside it included
 
     def percentile(self, percent: float) -> int:
         """Nearest rank over all workers, those that gave up included; ns."""
@@ -56,13 +58,20 @@ def factors(plan: Plan, workers: int, seed: int) -> dict[str, rng.Floats]:
 
 
 def play(
-    plan: Plan, *, workers: int, seed: int = 1, engine: str = "auto", release: Sequence[int] | Times | None = None
+    plan: Plan,
+    *,
+    workers: int,
+    seed: int = 1,
+    engine: str = "auto",
+    release: Sequence[int] | Times | None = None,
+    record: bool = False,
 ) -> Started:
     """Start `workers` processes at once.
 
     `engine`: ``recursion`` (feed-forward plans only: PlanError says why not), ``events`` (needs the extra ``sim``), or
     ``auto``: the recursion where it is exact, else the events. `release`: when each worker is released, ns, instead of
-    the plan's uniform spread.
+    the plan's uniform spread. `record`: fill `Started.began` and
+    `Started.ended`.
     """
     from lab.sim import recursion
 
@@ -76,5 +85,5 @@ def play(
     if engine == "events" or (engine == "auto" and recursion.obstacle(plan)):
         from lab.sim import events
 
-        return events.play(plan, at, seed=seed)
-    return recursion.play(plan, at, seed=seed)
+        return events.play(plan, at, seed=seed, record=record)
+    return recursion.play(plan, at, seed=seed, record=record)
