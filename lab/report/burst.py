@@ -39,6 +39,7 @@ SEGMENTS = {  # (from, to) -> what passes between them
     ("real_exit", "worker_exit"): "after the driver",
     ("postinit_exit", "wrapper_exit"): "leaving",
     ("wrapper_exit", "worker_exit"): "leaving",
+    ("worker_enter", "worker_exit"): "cuInit, undivided",
 }
 INSIDE = tuple(dict.fromkeys(name for pair in SEGMENTS for name in pair))
 
@@ -285,11 +286,9 @@ def controls(document: Mapping[str, Any]) -> list[ControlResult]:
     groups = _groups(document)
     found = []
     for control in document.get("controls", ()):
-        places = {
-            (interposer, workers)
-            for condition, interposer, workers in groups
-            if condition in control["conditions"] and not (interposer == "none" and len(control["conditions"]) > 1)
-        }
+        places = {(interposer, workers) for name, interposer, workers in groups if name in control["conditions"]}
+        if any(interposer != "none" for interposer, _ in places):  # then none only lends its runs
+            places = {place for place in places if place[0] != "none"}
         for interposer, workers in sorted(places):
             runs = [
                 groups.get((name, interposer, workers)) or groups.get((name, "none", workers), [])

@@ -106,6 +106,8 @@ def run_burst(options: BurstOptions, *, read_raw: ReadRaw, progress: Progress | 
     _allow_descriptors(64 + 8 * max(options.workers))
     directory = RunDirectory.create(options.out, "burst")
     document = _document(options, controls)
+    if options.on == "real":  # the first process after a pause wakes the card: it is nobody's figure
+        _Burst(options, _One(Condition(name="warm-up"), "none", 1, 0), -1, directory.path, latencies).run(read_raw)
     for order, job in enumerate(jobs):
         if progress is not None:
             progress(

@@ -147,3 +147,17 @@ def test_nothing_is_changed_by_reading() -> None:
     burst.rows(made), burst.composition(made["runs"][0]), burst.controls(made)
     assert made == before
     assert math.isinf(burst.NEVER)
+
+
+def test_a_control_without_an_interposer_has_its_outcome_too() -> None:
+    first, last = run([5], condition="a", interposer="none"), run([5], condition="b", interposer="none")
+    first["raw"][0]["parts"], last["raw"][0]["parts"] = [["retain", 1000]], [["retain", 10]]
+    made = document(first, last)
+    made["controls"] = [{**CONTROL, "figure": "retain_with_holder", "conditions": ["a", "b"]}]
+    assert [result.outcome for result in burst.controls(made)] == ["holds"]
+
+
+def test_runs_without_an_interposer_are_lent_to_a_comparison() -> None:
+    made = document(run([100]), run([10], condition="bare", interposer="none"))
+    made["controls"] = [{**CONTROL, "figure": "p99", "conditions": ["baseline", "bare"]}]
+    assert [(result.interposer, result.outcome) for result in burst.controls(made)] == [("builtin", "holds")]

@@ -1,8 +1,8 @@
 """The layout hami-1.2 under deaths: what its protocol survives, and what it does not, each written down and met.
 
 `goes` - allocates at once or after one recovered wait; `refused` - it could never register, so nobody counts it and its
-charges under a limit are refused; `hangs` - it waits for an even sequence number that its writer will never write, until
-somebody registers and clears the dead away.
+charges under a limit are refused; `hangs` - it waits for an even sequence number that its writer will never write,
+until somebody registers and clears the dead away.
 """
 
 from __future__ import annotations
