@@ -122,7 +122,9 @@ PLACES = {
 class IdentityLab:
     """A fake node, a container's region, a history, and guests in namespaces who see `locks` as /tmp/vgpulock."""
 
-    def __init__(self, folder: Path, place: Path, environment: Callable[..., dict[str, str]], shim: Path) -> None:
+    def __init__(
+        self, folder: Path, place: Path, environment: Callable[..., dict[str, str]], shim: Path | None
+    ) -> None:
         self.folder, self.locks, self.shim = folder, place / "locks", shim
         self.locks.mkdir()
         self.locks.chmod(0o1777)
@@ -135,16 +137,20 @@ class IdentityLab:
     def start(self, *, gpus: list[str] | None = None) -> NodeServer:
         return NodeServer(gpus=gpus or self.gpus, containers=["a", "b", "c", "d"], context_bytes=512 << 20)
 
-    def command(self, words: list[str | Path], *, place: str = "host", read_only: bool = False) -> list[str]:
-        """`words` where /tmp/vgpulock is ours; in the namespaces of `place`."""
-        script = f'mount --bind {self.locks} /tmp/vgpulock && exec "$@"'
-        if read_only:
-            broker = "/tmp/vgpulock/hostpid"
-            script = (
-                f"mount --bind {self.locks} /tmp/vgpulock && mount --bind {broker} {broker} && "
-                f'mount -o remount,ro,bind {broker} && exec "$@"'
-            )
-        return ["unshare", "--mount", "sh", "-c", script, "sh", *PLACES[place], *map(str, words)]
+    def command(
+        self, words: list[str | Path], *, place: str = "host", read_only: bool = False, broker: Path | None = None
+    ) -> list[str]:
+        """`words` where /tmp/vgpulock is ours; in the namespaces of `place`.
+
+        `broker`: a directory of the machine that a plugin mounts at /tmp/vgpulock/hostpid, read-only; `read_only`: the
+        one that is there already.
+        """
+        inside = "/tmp/vgpulock/hostpid"
+        script = f"mount --bind {self.locks} /tmp/vgpulock"
+        if broker or read_only:
+            script += f" && mkdir -p {inside} && mount --bind {broker or inside} {inside}"
+            script += f" && mount -o remount,ro,bind {inside}"
+        return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh", *PLACES[place], *map(str, words)]
 
     def environment(self, node: NodeServer, **variables: str) -> dict[str, str]:
         given = {
@@ -158,12 +164,13 @@ class IdentityLab:
         return self._environment(**given)
 
     def run(
-        self, node: NodeServer, script: str, *, place: str = "host", read_only: bool = False, **variables: str
+        self, node: NodeServer, script: str, *, place: str = "host", broker: Path | None = None, **variables: str
     ) -> list[Any]:
         """What a Python guest said. The preload is given to the guest alone, not to what makes its namespaces."""
-        guest = ["env", f"LD_PRELOAD={self.shim}", sys.executable, "-I", "-S", GUEST, FIRST + script]
+        preload = [f"LD_PRELOAD={self.shim}"] if self.shim else []
+        guest = ["env", *preload, sys.executable, "-I", "-S", GUEST, FIRST + script]
         done = subprocess.run(
-            self.command(guest, place=place, read_only=read_only),
+            self.command(guest, place=place, broker=broker),
             env=self.environment(node, **variables),
             capture_output=True,
             text=True,
