@@ -22,6 +22,7 @@ POINTS = (
     "locked",
     "owned",
     "mid_repair",
+    "mid_write",
     "published",
     "gate",
     "admitted",

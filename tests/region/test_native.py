@@ -121,6 +121,12 @@ def test_the_1025th_process_is_an_error_and_not_an_exit(passes: Run) -> None:
     assert "all 1024 slots" in passes("crowd", "full").stderr
 
 
+@pytest.mark.parametrize("lock", ["robust", "file"])
+@pytest.mark.parametrize("cycles", [300, pytest.param(10_000, marks=pytest.mark.full)])
+def test_register_and_end_over_and_over(passes: Run, seed: int, lock: str, cycles: int) -> None:
+    assert passes("cycles", cycles, lock, seed, timeout=600).stdout.startswith(f"{cycles} cycles")
+
+
 def test_a_robust_region_belongs_to_one_pid_namespace(passes: Run) -> None:
     passes("crowd", "namespace")
 
