@@ -55,14 +55,14 @@ def calls(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(result.as_json(), indent=2))
         return
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
+    from lab.report.console import console
+
+    out = console()
     title = f"calls, {result.evidence} evidence, {result.rounds} rounds, interposer {result.interposer}"
-    console.print(title, style="italic", highlight=False, soft_wrap=True)
+    out.print(escape(title), style="italic", soft_wrap=True)
     table = Table(box=None)
     table.add_column("call", no_wrap=True)
     for name in ("live", "bare ns", "interposed ns", "added ns", "ratio", "failed"):
@@ -77,6 +77,6 @@ def calls(**options: Any) -> None:
             f"{row.ratio:.2f}",
             str(row.failed),
         )
-    console.print(table)
+    out.print(table)
     for line in result.failures:
         click.echo(f"hooklab bench: no figure from {line}", err=True)

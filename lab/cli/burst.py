@@ -210,7 +210,8 @@ def _series(document: Any) -> list[tuple[str, list[int]]]:
 def show(directory: Path, *, as_json: bool, plot: str | None = None, trace: str | None = None) -> int:
     """Print a burst's directory, write its plot and trace; 0, or 1 when a worker failed outside the controls."""
     from lab.report import burst as figures
-    from lab.report import burst_show, terminal
+    from lab.report import burst_show
+    from lab.report.console import console
 
     document = figures.load_burst(directory)
     largest = burst_show.largest(document)
@@ -221,9 +222,9 @@ def show(directory: Path, *, as_json: bool, plot: str | None = None, trace: str 
     if as_json:
         click.echo(burst_show.as_json(document))
     else:
-        console = terminal.console(width=150)
-        burst_show.show(console, document)
-        console.print(f"\n{directory}", soft_wrap=True)
+        out = console(width=150)
+        burst_show.show(out, document)
+        out.print(f"\n{directory}", soft_wrap=True)
     return 1 if any(row.failed for row in burst_show.plain_rows(document)) else 0
 
 

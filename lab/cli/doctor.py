@@ -34,15 +34,21 @@ def doctor(pid: int | None, as_json: bool) -> None:
         body = {name: [asdict(finding) for finding in findings] for name, findings in sections.items()}
         click.echo(json.dumps({"schema": "hooklab.doctor/1", "healthy": not bad, **body}, indent=2))
         sys.exit(1 if bad else 0)
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    from lab.report.console import console
+
+    out = console()
     colours = {"ok": "green", "warn": "yellow", "bad": "red"}
     for name, findings in sections.items():
         table = Table(title=name, show_header=False, title_justify="left")
+        for column in range(3):
+            table.add_column(overflow="fold", no_wrap=column == 0)  # a path cut short proves nothing
         for finding in findings:
-            note = f"\n[dim]mend: {finding.mend}[/dim]" if finding.mend else ""
-            table.add_row(f"[{colours[finding.state]}]{finding.state}[/]", finding.subject, finding.seen + note)
-        console.print(table)
+            note = f"\n[dim]mend: {escape(finding.mend)}[/dim]" if finding.mend else ""
+            table.add_row(
+                f"[{colours[finding.state]}]{finding.state}[/]", escape(finding.subject), escape(finding.seen) + note
+            )
+        out.print(table)
     sys.exit(1 if bad else 0)

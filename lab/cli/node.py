@@ -48,16 +48,17 @@ def show(path: str, as_json: bool) -> None:
         body = {"schema": "hooklab.node/1", "evidence": "fake-driver", "running": running, **asdict(snapshot)}
         click.echo(json.dumps(body, indent=2))
         return
-    from rich.console import Console
+    from lab.report.console import console
 
-    console = Console()
+    out = console()
     for table in render(snapshot):
-        console.print(table)
+        out.print(table)
 
 
 def render(snapshot: NodeSnapshot) -> list[RenderableType]:
     """The tables of a node: devices, containers if there are any, processes."""
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     title = (
@@ -84,7 +85,7 @@ def render(snapshot: NodeSnapshot) -> list[RenderableType]:
                 if container.peak[index] or container.limit[index] or index == 0:
                     limit = _mib(container.limit[index]) if container.limit[index] else "none"
                     figures = (_mib(container.used[index]), _mib(container.peak[index]), limit)
-                    containers.add_row(container.name, str(index), *figures)
+                    containers.add_row(escape(container.name), str(index), *figures)
         tables.append(containers)
     names = {container.index: container.name for container in snapshot.containers}
     processes = Table(title="processes", title_justify="left", box=SIMPLE_HEAD)
@@ -101,9 +102,9 @@ def render(snapshot: NodeSnapshot) -> list[RenderableType]:
                 str(index),
                 str(process.host_pid),
                 str(process.ns_pid),
-                names.get(process.container, "-"),
+                escape(names.get(process.container, "-")),
                 "-" if process.index < 0 else str(process.index),
-                process.comm + (" (dying)" if process.dying else ""),
+                escape(process.comm) + (" (dying)" if process.dying else ""),
                 str(process.contexts[index]),
                 _mib(process.total(index)),
                 f"{process.kernels[index]:,}",

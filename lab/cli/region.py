@@ -237,13 +237,15 @@ def _devices(opened: Region) -> list[int]:
 
 
 def _print(opened: Region) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from lab.report.console import console
+
     head = opened.header[0]
-    console = Console()
+    out = console()
     lock = "robust mutex" if int(head["lock_kind"]) == 1 else "file lock"
-    console.print(f"{opened.path}: {lock}, {int(head['repairs'])} repairs", highlight=False, soft_wrap=True)
+    out.print(f"{escape(str(opened.path))}: {lock}, {int(head['repairs'])} repairs", soft_wrap=True)
     totals = Table(
         "device", "limit", "used", "peak", "refused", "rolled back", "cores", title="devices", title_justify="left"
     )
@@ -258,18 +260,18 @@ def _print(opened: Region) -> None:
             str(row["rollbacks"]),
             f"{row['sm_limit']} %" if row["sm_limit"] else "none",
         )
-    console.print(totals)
+    out.print(totals)
     processes = Table("slot", "pid", "host pid", "command", "state", "holds", title="processes", title_justify="left")
     for process in opened.processes():
         processes.add_row(
             str(process.slot),
             str(process.pid),
             str(process.host_pid or "unknown"),
-            process.comm,
+            escape(process.comm),
             "lives" if process.present else "dead, not buried yet",
             _holds(process),
         )
-    console.print(processes)
+    out.print(processes)
 
 
 def _holds(process: Process) -> str:

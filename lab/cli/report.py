@@ -28,6 +28,7 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
     from lab.report import as_json as json_report
     from lab.report import compare, terminal
     from lab.report import junit as junit_report
+    from lab.report.console import console
     from lab.report.model import exit_code, load_run
 
     reports = [load_run(place) for place in places]
@@ -36,9 +37,9 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
     if as_json:
         click.echo(json.dumps(json_report.document(reports), indent=1))
     elif len(reports) == 1:
-        terminal.show(terminal.console(), reports[0], full=True)
+        terminal.show(console(), reports[0], full=True)
     else:
-        compare.show(terminal.console(), reports[0], reports[1])
+        compare.show(console(), reports[0], reports[1])
     if len(reports) == 2:
         return 0 if all(row.same for row in compare.differences(reports[0], reports[1])) else 1
     return exit_code([reports[0].status], allow_unknown=allow_unknown)
@@ -47,7 +48,8 @@ def report(directory: str, other: str | None, as_json: bool, junit: str | None, 
 def _burst(places: list[str], as_json: bool) -> int:
     """One burst, or two compared: then 1 when a row is worse in kind (more workers fail) or cannot be compared."""
     from lab.cli.burst import show
-    from lab.report import burst, burst_show, terminal
+    from lab.report import burst, burst_show
+    from lab.report.console import console
 
     if len(places) == 1:
         return show(Path(places[0]), as_json=as_json)
@@ -56,5 +58,5 @@ def _burst(places: list[str], as_json: bool) -> int:
         changes = burst.compare(first, second)
         click.echo(json.dumps([asdict(change) for change in changes], indent=1))
     else:
-        changes = burst_show.compared(terminal.console(width=150), first, second)
+        changes = burst_show.compared(console(width=150), first, second)
     return 1 if any(change.ratio is None for change in changes) else 0

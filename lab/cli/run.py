@@ -299,12 +299,13 @@ def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[s
         click.echo(json.dumps(as_json.document(reports, errors=errors), indent=1))
     else:
         from lab.report import terminal
+        from lab.report.console import console
 
-        console = terminal.console()
+        out = console()
         for report in reports:
-            terminal.show(console, report, full=len(reports) == 1)
+            terminal.show(out, report, full=len(reports) == 1)
         if len(reports) > 1:
-            terminal.summary(console, reports)
+            terminal.summary(out, reports)
     for error in errors:
         click.echo(f"hooklab: {error}", err=True)
     if errors:

@@ -3,7 +3,6 @@ where everything lies. Colour and width follow the terminal; plain text everywhe
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,14 +15,6 @@ from lab.report.model import CallRow, RunReport
 from lab.scenario.units import format_duration, say_size
 
 COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
-
-
-def console(*, width: int = 120) -> Console:
-    """Standard output; where that is no terminal, lines are wide enough for logs ($COLUMNS wins)."""
-    found = Console(highlight=False)
-    if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = width
-    return found
 
 
 def show(console: Console, report: RunReport, *, full: bool) -> None:

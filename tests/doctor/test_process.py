@@ -20,6 +20,7 @@ from lab.spec import load_hooks
 
 CALLED = ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2")  # by the program
 Start = Callable[..., subprocess.Popen[str]]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_an_interposed_process(start: Start, shim: Path) -> None:
     assert of(found, "engine")[0].seen.startswith("not loaded")
 
 
-def test_without_an_interposer(start: Start, hooklab: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_without_an_interposer(start: Start, hooklab: Cli) -> None:
     guest = start(None)
     found = examine_process(guest.pid)
     assert of(found, "interposer") == [
@@ -64,7 +65,7 @@ def test_without_an_interposer(start: Start, hooklab: Callable[..., subprocess.C
 
 
 def test_what_was_bound_past_the_interposer_is_an_escape(
-    start: Start, shim: Path, plugin: Callable[..., Path], hooklab: Callable[..., subprocess.CompletedProcess[str]]
+    start: Start, shim: Path, plugin: Callable[..., Path], hooklab: Cli
 ) -> None:
     library = plugin("-Wl,-z,now", name="escapes.so")
     guest = start(shim, library)
@@ -72,9 +73,17 @@ def test_what_was_bound_past_the_interposer_is_an_escape(
     assert {finding.seen.split()[0] for finding in escapes} == {"cuInit", "dlsym"}
     for finding in escapes:
         assert (finding.state, str(library) in finding.seen) == ("bad", True)
-    done = hooklab("doctor", "--pid", guest.pid)
+    done = hooklab("doctor", "--pid", guest.pid, env={"COLUMNS": "60"})
     assert done.returncode == 1
     assert "escape" in done.stdout
+    assert "\u2026" not in done.stdout  # nothing is cut short, however narrow the terminal
+
+
+def test_names_are_never_taken_for_colours(start: Start, shim: Path, hooklab: Cli, tmp_path: Path) -> None:
+    region = tmp_path / "[red]region"
+    guest = start(shim, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(region))
+    done = hooklab("doctor", "--pid", guest.pid)
+    assert "[red]region" in done.stdout.replace("\n", "")
 
 
 def test_a_reference_that_is_not_bound_yet_is_no_escape(start: Start, shim: Path, plugin: Callable[..., Path]) -> None:
@@ -156,7 +165,7 @@ def test_region_and_engine_of_a_process_that_allocated(start: Start, shim: Path,
 
 
 @pytest.mark.parametrize("pid", ["0", "-4", "4194305", "x"])
-def test_what_is_no_process(pid: str, hooklab: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_what_is_no_process(pid: str, hooklab: Cli) -> None:
     done = hooklab("doctor", "--pid", pid)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
