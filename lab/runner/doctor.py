@@ -22,21 +22,13 @@ from typing import Literal
 
 from lab import native
 from lab.codegen import fingerprint
+from lab.codegen.build import TARGETS
 from lab.runner import proc
 from lab.runner.container import CONFIG
 from lab.runner.guest import BUILTIN_LIBRARY
 
 State = Literal["ok", "warn", "bad"]
-NATIVES = (
-    BUILTIN_LIBRARY,
-    "libhooklab-engine.so",
-    "libhooklab-region.so",
-    "fake/libcuda.so.1",
-    "fake/libnvidia-ml.so.1",
-    "hooklab-caller",
-    "hooklab-box",
-    "hooklab-bench",
-)
+NATIVES = tuple(target.output for target in TARGETS)
 REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 _RESTART = "restart the process to load the installed build"
 
