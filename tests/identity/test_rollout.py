@@ -102,7 +102,7 @@ def test_five_steps_and_the_way_back(
 def test_a_restart_is_seen_behind_an_existing_mount(
     identity: object, serve: Callable[..., object], place: Path
 ) -> None:
-    """The container has had its mount since before the broker's restart, which makes a new socket in the same directory."""
+    """The container had its mount before the broker's restart, which makes a new socket in the same directory."""
     directory = place / "node" / "hostpid"
     directory.parent.mkdir()
     first = serve(socket=directory / "broker.sock")
@@ -135,7 +135,7 @@ retain(); say(first())
 PLUGINS, INTERPOSERS, REGIONS = ("old", "new"), ("none", "old", "new"), ("fresh", "ours", "other version", "foreign")
 
 
-@pytest.mark.parametrize(("plugin", "interposer", "region"), itertools.product(PLUGINS, INTERPOSERS, REGIONS))
+@pytest.mark.parametrize(("plugin", "interposer", "region"), list(itertools.product(PLUGINS, INTERPOSERS, REGIONS)))
 def test_old_and_new_together(
     identity: object,
     serve: Callable[..., object],
@@ -145,7 +145,7 @@ def test_old_and_new_together(
     interposer: str,
     region: str,
 ) -> None:
-    """The program works in every pairing; only new with new and the gate uses the broker; a foreign region stays as it is."""
+    """The program works in every pairing; only new with new uses the broker; a foreign region stays as it is."""
     directory = place / "node" / "hostpid"
     directory.parent.mkdir()
     shim = identity.shim

@@ -1,8 +1,8 @@
 """How long each way to a host PID takes, in one run, beside the article's figures.
 
 ``python tests/identity/timings.py``: 500 questions to the broker one after another, 300 at once, the fallback where no
-broker is, and the experiment in guests on the fake GPU. Needs root (a mount namespace for the guests). Nothing is judged
-here: figures of a loaded machine are figures of a loaded machine. Evidence: real processes and sockets, fake driver.
+broker is, and the experiment in guests on the fake GPU. Nothing is judged here: figures of a loaded machine are figures
+of a loaded machine. Evidence: real processes and sockets, fake driver.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def experiments(folder: Path, count: int) -> tuple[list[int], int]:
             "LD_PRELOAD": str(native.path("libhooklab-preload.so")),
             "HOOKLAB_HISTORY": str(folder / "history"),
             "HOOKLAB_HOST_PID": "1",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / f"region-{count}"),
         }
         guest = [sys.executable, "-I", "-S", str(GUEST), "init(); retain(); sys.stdin.read()"]
         made = [subprocess.Popen(guest, env=environment, stdin=subprocess.PIPE) for _ in range(count)]
