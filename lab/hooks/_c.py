@@ -93,7 +93,7 @@ def definitions(found: list[Token]) -> Iterator[Definition]:
                 statement = at + 1
         elif depth == 0 and token.text == ";":
             statement = at + 1
-        elif depth == 0 and token.text == "(" and at > statement and found[at - 1].kind == "word":
+        elif depth == 0 and token.text == "(" and at > statement and _names(found[at - 1]):
             end = _closing(found, at)
             behind = end + 1
             while behind < len(found) and found[behind].text == "__attribute__":
@@ -107,6 +107,10 @@ def definitions(found: list[Token]) -> Iterator[Definition]:
                     )
             at = end
         at += 1
+
+
+def _names(token: Token) -> bool:
+    return token.kind == "word" and token.text != "__attribute__"
 
 
 def _closing(found: list[Token], at: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from lab.hooks.model import Finding
 from lab.spec import HookTable
 
-_NAME = re.compile(r"(?:cu|nvml)[A-Z]\w*")
+_NAME = re.compile(r"(?:cu[A-Z]|cudbg|nvml[A-Z])\w*")
 _GENERATION = re.compile(r"(.*?)(?:_v(\d+))?(_pt[ds][sz])?")
 START_CODE = 1  # initialisers that the compiler's own start files put into every library
 
