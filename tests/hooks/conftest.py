@@ -139,3 +139,9 @@ def examine(native: Path) -> Callable[..., Matrix]:
         return made[key]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def ours(native: Path) -> Matrix:
+    """The whole matrix of our own shim."""
+    return matrix.examine(Options())

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.hooks import model
-from lab.hooks.matrix import FIRST_HOSTS, OUTER_HOSTS, Options
-from lab.hooks.matrix import examine as examine_all
+from lab.hooks.matrix import FIRST_HOSTS, OUTER_HOSTS
 from lab.hooks.model import CRASH, ESCAPE, HANG, HOOKED, OUT, PASSES, WRONG, Matrix
 from lab.hooks.outputs import as_markdown
 from lab.spec import load_hooks
@@ -18,12 +17,6 @@ Examine = Callable[..., Matrix]
 RESOLVERS = {"resolver1", "resolver2", "depth3", "entry-point"}
 BY_NAME = {"link", "dlsym", "default", "next", "dlvsym"}
 LOOKED_UP = BY_NAME - {"link"}
-
-
-@pytest.fixture(scope="session")
-def ours(native: Path) -> Matrix:
-    """The whole matrix of our own shim."""
-    return examine_all(Options())
 
 
 def found(matrix: Matrix) -> set[tuple[str, str, str]]:
