@@ -8,13 +8,13 @@
 #include "hl_fake_stubs.h"
 #include "hl_versions.h"
 
-enum { NEWEST = 13000, NEXT_MINOR = 13010, FLAGS_KNOWN = 3 };
+enum { FLAGS_KNOWN = 3 };
 
 static CUresult lookup(const char *symbol, void **function, int version, uint64_t flags, int *status) {
-    /* A driver of another generation knows versions up to its own. */
-    int limit = hl_node.header->driver_version ? hl_node.header->driver_version / 10 * 10 + 10 : NEXT_MINOR;
-    if ((version >= limit || version < -1) || flags > FLAGS_KNOWN) return CUDA_ERROR_INVALID_VALUE;
-    int id = hl_resolve(symbol, version, flags, status);
+    /* A driver knows versions up to its own; the node may say that this library is of an older generation. */
+    int driver = hl_node.header->driver_version ? hl_node.header->driver_version : hl_fake_driver;
+    if (version >= driver / 10 * 10 + 10 || version < -1 || flags > FLAGS_KNOWN) return CUDA_ERROR_INVALID_VALUE;
+    int id = hl_resolve_driver(symbol, version, flags, driver, status);
     *function = id >= 0 ? hl_fake_address[(unsigned)id - hl_fake_first] : NULL;
     return CUDA_SUCCESS;
 }

@@ -12,8 +12,7 @@
 #include <unistd.h>
 
 #include "config.h"
-
-enum { DEFAULT_DRIVER = 13000 };
+#include "hl_fake_stubs.h"
 
 struct fake fake;
 __thread struct ctx *fake_current __attribute__((tls_model("initial-exec")));
@@ -165,6 +164,6 @@ API cuDriverGetVersion(int *version) {
     if (attached) known = hl_node.header->driver_version;
     ENTER(cuDriverGetVersion);
     if (!version) LEAVE(CUDA_ERROR_INVALID_VALUE, 0, 0);
-    *version = known ? known : DEFAULT_DRIVER;
+    *version = known ? known : hl_fake_driver;
     LEAVE(CUDA_SUCCESS, *version, 0);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lab.codegen._text import FIND, HEADER, guard, open_table, quote, rows
 from lab.spec import HookTable
+from lab.spec.profile import MEASURED_CUDA
 
 
 def emit(table: HookTable) -> dict[str, str]:
@@ -16,6 +17,8 @@ enum { HL_RESOLVE_FOUND = 0, HL_RESOLVE_UNKNOWN = 1, HL_RESOLVE_TOO_OLD = 2 };
  * Flags 2 and 3 are the per-thread class; what a driver refuses (flags above 3, versions above its own) is not
  * judged here. */
 int hl_resolve(const char *base, int version, unsigned long long flags, int *status);
+/* A driver of CUDA version `driver`: names that it does not know yet are not there. */
+int hl_resolve_driver(const char *base, int version, unsigned long long flags, int driver, int *status);
 /* The same over every known name, newer drivers' included. */
 int hl_resolve_any(const char *base, int version, unsigned long long flags, int *status);
 """
@@ -68,6 +71,26 @@ static int answer(const struct base *base, int version, unsigned long long flags
         if ((any || !step[i].absent) && (version == -1 || (int)step[i].since <= version)) found = step[i].name;
     if (status) *status = found < 0 ? HL_RESOLVE_TOO_OLD : HL_RESOLVE_FOUND;
     return found;
+}}
+
+int hl_resolve_driver(const char *name, int version, unsigned long long flags, int driver, int *status) {{
+    int unknown = HL_RESOLVE_UNKNOWN;
+    for (uint32_t at = hash(name) & {mask}u; slots[at]; at = (at + 1) & {mask}u) {{
+        const struct base *base = &bases[slots[at] - 1];
+        if (strcmp(base->text, name)) continue;
+        int found = -1;
+        for (int thread = 0; thread < 2; thread++)
+            for (int i = 0; i < base->count[thread]; i++) {{
+                const struct step *step = &steps[base->first[thread] + i];
+                if ((step->absent && (int)step->since <= {MEASURED_CUDA}) || (int)step->since > driver) continue;
+                unknown = HL_RESOLVE_TOO_OLD;
+                if (thread == ((flags & 2) != 0) && (version == -1 || (int)step->since <= version)) found = step->name;
+            }}
+        if (status) *status = found < 0 ? unknown : HL_RESOLVE_FOUND;
+        return found;
+    }}
+    if (status) *status = HL_RESOLVE_UNKNOWN;
+    return -1;
 }}
 
 static int resolve(const char *name, int version, unsigned long long flags, int *status, int any) {{

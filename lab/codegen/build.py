@@ -13,7 +13,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lab.codegen import compiler as cc
 from lab.codegen import emit, engine, fingerprint, headers
 from lab.codegen._write import write_files, write_text
 from lab.codegen.failure import BuildError
+from lab.spec import DEFAULT_DRIVER, Driver, driver_names, load_driver
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("hl_errors.c", "hl_names.c", "hl_versions.c")  # linked everywhere; what a target does not use is dropped
@@ -55,12 +56,14 @@ class Target:
     needs: tuple[str, ...] = ()
     """Targets whose outputs it is linked against."""
     flags: tuple[str, ...] = field(default=())
+    like: str = ""
+    """Compiled as another target is: the same sources and flags, so the same objects."""
     early: tuple[str, ...] = ()
     """Names of sources without sanitizers: what runs when AddressSanitizer's runtime, which calls dlsym to start, is
     not up yet."""
 
 
-TARGETS = (
+TARGETS: tuple[Target, ...] = (
     Target(
         "region",
         "libhooklab-region.so",
@@ -148,6 +151,40 @@ TARGETS = (
     Target("bench", "hooklab-bench", ("bench/*.c", "shim/common/*.c"), needs=("fake-cuda", "fake-nvml")),
     Target("box", "hooklab-box", ("box/*.c",), generated=()),
 )
+
+
+def _generation(driver: Driver) -> list[Target]:
+    """The fake libraries of a driver generation: the default's objects with other stubs and exports."""
+    targets = []
+    for name, soname in (("cuda", "libcuda.so.1"), ("nvml", "libnvidia-ml.so.1")):
+        base = f"fake-{name}"
+        source = next(target for target in TARGETS if target.name == base)
+        whole = Target(
+            f"{base}-{driver.branch}",
+            f"{driver.folder}/{soname}",
+            source.sources,
+            generated=(*GENERATED, f"fake_{name}_stubs_{driver.branch}.c"),
+            soname=soname,
+            export=f"fake_{name}_{driver.branch}.map",
+            like=base,
+        )
+        if name == "cuda" and driver.stages == 2:
+            targets.append(
+                replace(whole, sources=(), generated=(f"fake_cuda_stage_{driver.branch}.c",), like="fake-stage")
+            )
+            whole = replace(
+                whole, name=f"{whole.name}-second", output=f"{whole.output}.1", soname="libcuda.so.1.1", like=base
+            )
+        targets.append(whole)
+    return targets
+
+
+TARGETS += tuple(
+    target
+    for driver in map(load_driver, driver_names())
+    if driver.branch != DEFAULT_DRIVER
+    for target in _generation(driver)
+)
 BY_NAME = {target.name: target for target in TARGETS}
 
 
@@ -232,7 +269,7 @@ class Job:
     def objects(self, target: Target, sources: Iterable[Path], extra: Iterable[str] = ()) -> list[Path]:
         named = [(path, "-".join(path.relative_to(self.root).with_suffix("").parts)) for path in sources]
         named += [(self.gen / name, f"gen-{Path(name).stem}") for name in target.generated]
-        flags, folder = [*self.flags(target), *extra], self.temp / target.name
+        flags, folder = [*self.flags(target), *extra], self.temp / (target.like or target.name)
         early = [item for item in named if item[0].stem in target.early]
         late = [item for item in named if item not in early]
         objects = cc.compile_all(self.compiler, late, [*flags, *self.sanitizer], folder)

@@ -292,7 +292,7 @@ class _Burst:
         library = guest.interposer_path(interposer)
         found = plan.inherited() | {"HOOKLAB_CONTAINER": "0", "HOOKLAB_HISTORY": str(self.history)}
         if node is not None:
-            found |= node.environment | plan.library_path(native.directory() / "fake", needed=True)
+            found |= node.environment | plan.library_path(guest.fake_directory(self.options.driver), needed=True)
         else:
             found |= plan.library_path(None, needed=False)
         if library is not None:

@@ -150,7 +150,11 @@ def examine_process(pid: int) -> list[Finding]:
             Finding("interposer", "none mapped", "bad", "start the process under hooklab exec or set LD_PRELOAD")
         )
     for path in sorted(drivers):
-        fake = "fake" if Path(path).parent.name == "fake" else "not ours: a real driver or a foreign fake"
+        fake = (
+            "fake"
+            if Path(path).parent.name.partition("-")[0] == "fake"
+            else "not ours: a real driver or a foreign fake"
+        )
         found.append(Finding("driver", f"{path} ({fake})"))
     engine = [path for path in proc.objects(maps) if Path(path).name == "libhooklab-engine.so"]
     found.append(Finding("engine", "booted" if engine else "not loaded: no policy decision was needed yet"))

@@ -27,7 +27,7 @@ from lab.region import Region, RegionError, read_usage
 from lab.runner import plan, rundir
 from lab.runner.backtrace import backtrace
 from lab.runner.container import Container, loader_cache, probe_isolation
-from lab.runner.guest import GuestError, check_natives, check_real_driver
+from lab.runner.guest import GuestError, check_natives, check_real_driver, fake_directory
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.program import barrier_names, program_text
 from lab.runner.recorder import Recorder
@@ -172,7 +172,7 @@ class _Run:
         self.stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
         if scenario.options.history != "none":
             self.recorder = Recorder(directory.history, capacity=plan.history_capacity(scenario))
-        self.driver = native.directory() / "fake" if self.on == "fake" else None
+        self.driver = fake_directory(scenario.node.driver) if self.on == "fake" else None
         self._start_node()
         for fault in plan.point_faults(scenario):  # numbered after those that the node carries out
             self.point_slots[fault.index] = len(self.fault_slots)

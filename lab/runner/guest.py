@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lab import native
-from lab.spec import Dialect, SpecError, load_dialect
+from lab.spec import Dialect, SpecError, load_dialect, load_driver
 
 BUILTIN_LIBRARY = "libhooklab-preload.so"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
@@ -61,6 +61,11 @@ def library_problem(path: Path) -> str:
     if kind != "ET_DYN":
         return "an ELF file, but not a shared library; link it with -shared"
     return _loader_problem(path)
+
+
+def fake_directory(driver: str) -> Path:
+    """The folder of the fake libraries of a driver generation; FileNotFoundError with one line when it is missing."""
+    return native.path(f"{load_driver(driver).folder}/libcuda.so.1").parent
 
 
 def _loader_problem(path: Path) -> str:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from lab import native
 from lab.node.server import NodeError, NodeServer
 from lab.runner import guest, plan, rundir
 from lab.runner.container import Container, Layout, loader_cache, probe_isolation, visible_paths
@@ -78,7 +77,7 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
         node = _start_node(options, memory, stack)
         directory = RunDirectory.create(options.out, f"exec-{Path(command[0]).name}") if options.out else None
         recorder = Recorder(directory.history, capacity=_CAPACITY) if directory else None
-        driver = native.directory() / "fake" if node else None
+        driver = guest.fake_directory(options.driver) if node else None
         layout = Layout(
             name="exec",
             scratch=scratch,

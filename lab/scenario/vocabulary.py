@@ -39,7 +39,7 @@ def profiles() -> tuple[str, ...]:
 def drivers() -> tuple[str, ...]:
     """Driver generations that a fake node can claim, oldest first."""
     text = (resources.files("lab.spec") / "drivers.toml").read_text(encoding="utf-8")
-    return tuple(sorted(tomllib.loads(text), key=int))
+    return tuple(sorted(tomllib.loads(text), key=lambda name: (int(name.partition("-")[0]), name)))
 
 
 @cache

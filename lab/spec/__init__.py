@@ -10,9 +10,10 @@ from lab.spec._hooks import FOREIGN, Hook, HookTable, Steps, load_hooks
 from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout, read_layout
 from lab.spec._signatures import load_signatures
 from lab.spec._toml import SpecError
-from lab.spec.profile import Driver, Profile, driver_names, load_driver, load_profile, profile_names
+from lab.spec.profile import DEFAULT_DRIVER, Driver, Profile, driver_names, load_driver, load_profile, profile_names
 
 __all__ = [
+    "DEFAULT_DRIVER",
     "FOREIGN",
     "Dialect",
     "Driver",

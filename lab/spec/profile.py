@@ -133,6 +133,10 @@ class Profile:
         return {name: self.number(f"latency_ns.{name}") for name in LATENCIES}
 
 
+DEFAULT_DRIVER = "580"  # the generation that was measured
+MEASURED_CUDA = 13000
+
+
 @dataclass(frozen=True, kw_only=True)
 class Driver:
     """One driver generation: ``cuDriverGetVersion`` and the two version strings of NVML."""
@@ -142,6 +146,18 @@ class Driver:
     driver: str
     nvml: str
     evidence: str
+    stages: int = 1
+    """2: libcuda.so.1 only opens a second library and looks its names up there."""
+
+    @property
+    def folder(self) -> str:
+        """Where its libraries are, under the native folder."""
+        return "fake" if self.branch == DEFAULT_DRIVER else f"fake-{self.branch}"
+
+    def has(self, *, since: int, absent: bool) -> bool:
+        """Whether this generation has a name that drivers know since CUDA version ``since`` (0 = always); ``absent``:
+        the measured one, which is the default, has it not, so only a newer one can."""
+        return since <= self.cuda and not (absent and since <= MEASURED_CUDA)
 
 
 def profile_names() -> list[str]:
@@ -208,7 +224,14 @@ def load_driver(branch: str) -> Driver:
     if branch not in table:
         raise ProfileError(f"no driver generation {branch!r}; known: {', '.join(sorted(table))}")
     row = table[branch]
-    return Driver(branch=branch, cuda=row["cuda"], driver=row["driver"], nvml=row["nvml"], evidence=row["evidence"])
+    return Driver(
+        branch=branch,
+        cuda=row["cuda"],
+        driver=row["driver"],
+        nvml=row["nvml"],
+        evidence=row["evidence"],
+        stages=row.get("stages", 1),
+    )
 
 
 def device_uuid(seed: int, index: int) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +17,25 @@ from lab.node.server import NodeServer
 
 HERE = Path(__file__).parent
 PRELUDE = "import ctypes as c, json, os, sys\nfrom cuda_cases import *\n"
+
+
+def load_cases() -> ModuleType:
+    """cuda_cases.py, which is a program of its own and no part of a package."""
+    known = sys.modules.get("cuda_cases")
+    if known:
+        return known
+    spec = importlib.util.spec_from_file_location("cuda_cases", HERE / "cuda_cases.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def cases() -> ModuleType:
+    return load_cases()
 
 
 class Guest:
