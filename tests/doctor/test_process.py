@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from lab import native as natives
 from lab.node.server import NodeServer
 from lab.runner import proc
+from lab.runner.container import probe_isolation
 from lab.runner.doctor import Finding, examine_process
 from lab.spec import load_hooks
 
@@ -162,6 +164,33 @@ def test_region_and_engine_of_a_process_that_allocated(start: Start, shim: Path,
     idle = start(shim, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(tmp_path / "none"))
     assert "does not exist yet" in of(examine_process(idle.pid), "region")[0].seen
     assert "is not set" in of(examine_process(start(shim).pid), "region")[0].seen
+
+
+@pytest.mark.skipif(bool(probe_isolation()), reason="this machine allows no containers")
+def test_inside_a_container_with_a_cleared_environment(program: Path) -> None:
+    """The process knows nothing of limits and regions by itself: its container's own file does."""
+    inner = ["env", "-i", str(program), "allocate"]
+    command = [sys.executable, "-P", "-m", "lab.cli", "exec", "-q", "--container", "--memory", "1GiB", "--", *inner]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as outer:
+        assert outer.stdout is not None
+        assert outer.stdin is not None
+        assert outer.stdout.readline() == "ready\n"
+        (pid,) = [int(link.parent.name) for link in Path("/proc").glob("[0-9]*/exe") if _leads_to(link, program)]
+        found = examine_process(pid)
+        outer.stdin.close()
+        assert outer.wait() == 0
+    assert worst(found) == "ok", found
+    assert of(found, "interposer")[0].seen.startswith("/usr/local/vgpu/")
+    assert of(found, "revision")[0].seen.endswith("(the installed build)")
+    assert of(found, "region")[0].seen.endswith(": 1 live processes")
+
+
+def _leads_to(link: Path, program: Path) -> bool:
+    try:
+        return os.readlink(link) == str(program)
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("pid", ["0", "-4", "4194305", "x"])
