@@ -122,10 +122,8 @@ PLACES = {
 class IdentityLab:
     """A fake node, a container's region, a history, and guests in namespaces who see `locks` as /tmp/vgpulock."""
 
-    def __init__(
-        self, folder: Path, place: Path, environment: Callable[..., dict[str, str]], shim: Path | None
-    ) -> None:
-        self.folder, self.locks, self.shim = folder, place / "locks", shim
+    def __init__(self, folder: Path, place: Path, environment: Callable[..., dict[str, str]], preload: str) -> None:
+        self.folder, self.locks, self.preload = folder, place / "locks", preload
         self.locks.mkdir()
         self.locks.chmod(0o1777)
         self.socket = self.locks / "hostpid" / "broker.sock"
@@ -167,7 +165,7 @@ class IdentityLab:
         self, node: NodeServer, script: str, *, place: str = "host", broker: Path | None = None, **variables: str
     ) -> list[Any]:
         """What a Python guest said. The preload is given to the guest alone, not to what makes its namespaces."""
-        preload = [f"LD_PRELOAD={self.shim}"] if self.shim else []
+        preload = [f"LD_PRELOAD={self.preload}"] if self.preload else []
         guest = ["env", *preload, sys.executable, "-I", "-S", GUEST, FIRST + script]
         done = subprocess.run(
             self.command(guest, place=place, broker=broker),
@@ -194,7 +192,7 @@ class IdentityLab:
 
 @pytest.fixture
 def identity(
-    tmp_path: Path, place: Path, guest_environment: Callable[..., dict[str, str]], native: Path
+    tmp_path: Path, place: Path, guest_environment: Callable[..., dict[str, str]], native: Path, sanitizer_runtime: str
 ) -> Iterator[IdentityLab]:
     """Needs a mount namespace of its own for every guest, and /tmp/vgpulock to mount over."""
     made = not os.path.isdir("/tmp/vgpulock")
@@ -209,6 +207,7 @@ def identity(
     )
     if probe.returncode:
         pytest.skip(f"this machine allows no mount and PID namespaces: {probe.stderr.strip()}")
-    yield IdentityLab(tmp_path, place, guest_environment, native / "libhooklab-preload.so")
+    preload = [word for word in (sanitizer_runtime, str(native / "libhooklab-preload.so")) if word]
+    yield IdentityLab(tmp_path, place, guest_environment, ":".join(preload))
     if made:
         os.rmdir("/tmp/vgpulock")

@@ -19,6 +19,7 @@ from lab.spec import load_layout
 CONSTANTS = load_layout("history").constants
 GUEST = Path(__file__).parents[1] / "native" / "shim" / "cuda_guest.py"
 TIER = {name: number for number, name in tiers().items()}
+pytestmark = pytest.mark.sanitize
 START = "init(); say(retain()[0]); say(first())"
 NEED = {"HOOKLAB_HOST_PID": "1"}
 MEMBER = Path(__file__).parents[1] / "native" / "identity" / "member.c"
@@ -36,7 +37,10 @@ def crowd(identity: object, node: object, member: Path, *, containers: int, each
     (gate, open_gate), (stay, end_stay) = os.pipe(), os.pipe()
     made, lines = [], []
     for container in range(containers):
-        ours, theirs = f"env LD_PRELOAD={identity.shim} {member}", f"{member} naive {identity.folder}/gate-{container}"
+        ours, theirs = (
+            f"env LD_PRELOAD={identity.preload} {member}",
+            f"{member} naive {identity.folder}/gate-{container}",
+        )
         first = container * each
         number = f"HOOKLAB_PROCESS=$(({first} + i))"
         script = (
@@ -192,7 +196,7 @@ def test_a_dead_owner_of_the_gate(identity: object) -> None:
     points = f"{CONSTANTS['HL_POINT_IDENTITY_GATE']}:1:9:0"
     command = [
         "env",
-        f"LD_PRELOAD={identity.shim}",
+        f"LD_PRELOAD={identity.preload}",
         sys.executable,
         "-I",
         "-S",

@@ -148,7 +148,6 @@ def test_old_and_new_together(
     """The program works in every pairing; only new with new uses the broker; a foreign region stays as it is."""
     directory = place / "node" / "hostpid"
     directory.parent.mkdir()
-    shim = identity.shim
     if region in ("ours", "other version"):
         with identity.start() as node:
             identity.run(node, START)
@@ -162,9 +161,9 @@ def test_old_and_new_together(
         identity.region.write_bytes(b"some other program's file" * 1000)
     kept = identity.region.read_bytes() if region in ("other version", "foreign") else b""
     if interposer == "none":
-        identity.shim = None
+        identity.preload = ""
     elif interposer == "old":
-        identity.shim = compile_c(NAIVE, "-shared", "-fPIC", "-ldl", name="libold.so")
+        identity.preload = str(compile_c(NAIVE, "-shared", "-fPIC", "-ldl", name="libold.so"))
     given: dict[str, object] = {"place": "private"}
     if plugin == "new":
         serving = serve(socket=directory / "broker.sock")
@@ -180,4 +179,3 @@ def test_old_and_new_together(
         assert identity.region.read_bytes() == kept
     elif interposer == "new":
         assert (pid in [host for host, _tier in identity.slots()]) == uses
-    assert shim.exists()

@@ -14,6 +14,7 @@ from lab.identity.paths import tiers
 from lab.region import Region
 
 TIER = {name: number for number, name in tiers().items()}
+pytestmark = pytest.mark.sanitize
 START = "init(); say(retain()[0]); say(first())"
 
 

@@ -5,11 +5,14 @@
  *   ask series N              N questions to the broker, one after another, a line each
  *   ask crowd N [ROOT]        N children released together, a line each: INNER-PID REASON PID NS; with ROOT the procfs.
  *                             They stay until standard input ends, so that a test may look at them
+ *   ask until                 asks the broker without a pause until standard input ends; a line for each reason: REASON
+ *                             TIMES WRONG, where WRONG counts answers that are not this process's PID
  *   ask forked                asks, forks, asks in the child: two lines INNER-PID REASON PID NS
  *   ask signal                counts the SIGPIPEs that a conversation with a closed stream raises: REASON COUNT */
 #define _GNU_SOURCE
 #include "identity.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +81,18 @@ static int crowd(int count, const char *root) {
     return 0;
 }
 
+static void until(void) {
+    unsigned long times[HL_REASON_COUNT] = {0}, wrong[HL_REASON_COUNT] = {0};
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (poll(&input, 1, 0) == 0) {
+        struct answer answer = ask(NULL);
+        times[answer.reason]++;
+        wrong[answer.reason] += answer.told != (answer.reason == HL_REASON_ANSWERED ? (uint32_t)answer.pid : 0);
+    }
+    for (int reason = 0; reason < HL_REASON_COUNT; reason++)
+        if (times[reason]) printf("%d %lu %lu\n", reason, times[reason], wrong[reason]);
+}
+
 static volatile sig_atomic_t pipes;
 static void count_pipe(int number) {
     (void)number;
@@ -112,6 +127,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "series") && argc > 2)
         for (int left = atoi(argv[2]); left > 0; left--) say(ask(NULL), 0);
     else if (!strcmp(what, "crowd") && argc > 2) return crowd(atoi(argv[2]), argc > 3 ? argv[3] : NULL);
+    else if (!strcmp(what, "until")) until();
     else if (!strcmp(what, "forked")) return forked();
     else if (!strcmp(what, "signal")) return signals();
     else return 2;
