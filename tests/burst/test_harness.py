@@ -147,8 +147,9 @@ def test_the_command(hooklab: Command, tmp_path: Path) -> None:
 
 
 def test_a_trace_for_perfetto(tmp_path: Path) -> None:
-    trace = pytest.importorskip("lab.report.burst_trace", reason="the trace extra is not installed")
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    from lab.report import burst_trace as trace
 
     (one,) = play(tmp_path, workers=(2,))["runs"]
     read = Trace.FromString(trace.trace(one))
