@@ -1,12 +1,13 @@
 """A region file of layout hami-1.2: read and checked, live or dead, without a write; repaired only when asked.
 
-Totals are read by the layout's own sequence numbers where their writer lives, so that they are those of one moment as
-far as that protocol can tell; a dead writer's odd number is a problem that `check` names.
+Each slot is read by the layout's own sequence number, so that its words are those of one moment as far as that protocol
+can tell (two writers of one slot defeat it); a number that stays odd, a dead writer's, is taken as it is.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import struct
 from pathlib import Path
@@ -21,6 +22,7 @@ from lab.spec import load_layout
 
 Records = npt.NDArray[Any]
 LAYOUT = "hami-1.2"
+_LOOKS = 10_000
 
 
 def is_hami(path: str | os.PathLike[str]) -> bool:
@@ -41,19 +43,34 @@ class HamiRegion:
         self._constants = layout.constants
         dtype = layout.dtype("hl_hami_region")
         try:
-            data = self.path.read_bytes()
+            data, self.bytes = self._read(dtype)
         except OSError as error:
             raise RegionError(
                 f"{path}: the region cannot be opened: {error.strerror}; give the path of a region file"
             ) from None
-        if len(data) < dtype.itemsize:
-            raise RegionError(
-                f"{path}: too short for a region of layout {LAYOUT} ({len(data)} bytes); give another path"
-            )
-        self.bytes = len(data)
-        self.record: Any = np.frombuffer(data, dtype, 1)[0]
+        self.record: Any = data
         if int(self.record["magic"]) != self._constants["HL_HAMI_MAGIC"]:
             raise RegionError(f"{path}: not a region of layout {LAYOUT}; give another path")
+
+    def _read(self, dtype: np.dtype[Any]) -> tuple[Any, int]:
+        with self.path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size < dtype.itemsize:
+                raise RegionError(
+                    f"{self.path}: too short for a region of layout {LAYOUT} ({size} bytes); give another path"
+                )
+            memory = mmap.mmap(stream.fileno(), dtype.itemsize, access=mmap.ACCESS_READ)
+        live = np.frombuffer(memory, dtype, 1)[0]
+        record = live.copy()
+        for index in range(min(max(0, int(record["proc_count"])), self._constants["HL_HAMI_SLOTS"])):
+            slot = live["procs"][index]
+            for _ in range(_LOOKS):
+                before = int(slot["sequence"])
+                copy = slot.copy()
+                if not before % 2 and int(slot["sequence"]) == before:
+                    break
+            record["procs"][index] = copy
+        return record, size
 
     def live(self) -> int:
         """How many slots count, bounded by the table."""

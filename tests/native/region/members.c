@@ -21,7 +21,7 @@ int main(int argc, char **arguments) {
     static const uint64_t none[16];
     snprintf(path, sizeof path, "%s/region", arguments[1]);
     uint64_t *stamps = kit_shared(sizeof *stamps * (size_t)(count + 1));
-    uint32_t *done = kit_shared(sizeof *done);
+    uint32_t *done = kit_shared(sizeof *done), *failed = kit_shared(sizeof *failed);
     CHECK(!pipe(gate) && !pipe(end));
     for (int i = 0; i < count; i++) {
         pid_t child = fork();
@@ -31,8 +31,14 @@ int main(int argc, char **arguments) {
         char byte;
         close(gate[1]), close(end[1]);
         CHECK(!read(gate[0], &byte, 1));
-        CHECK(!hl_hami_open(&hami, path, none, none, why, sizeof why));
-        CHECK(!hl_hami_register(&hami));
+        int problem = hl_hami_open(&hami, path, none, none, why, sizeof why);
+        if (!problem) problem = hl_hami_register(&hami);
+        if (problem) {
+            fprintf(stderr, "%d: %s\n", problem, why);
+            kit_count(failed);
+            kit_count(done);
+            exit(1);
+        }
         stamps[i] = now();
         kit_count(done);
         CHECK(!read(end[0], &byte, 1));
@@ -42,6 +48,7 @@ int main(int argc, char **arguments) {
     uint64_t released = now(), last = 0;
     close(gate[1]);
     kit_reach(done, (uint32_t)count);
+    EQUAL(*failed, 0);
     struct hl_hami hami;
     CHECK(!hl_hami_open(&hami, path, NULL, NULL, why, sizeof why));
     EQUAL(hami.map->proc_count, count);

@@ -1,6 +1,6 @@
 /* Two writers on one slot, a reader in between: what a sequence number lets a reader see.
  *
- * Usage: torn FOLDER hami|hooklab READS. Two threads book and give back pairs of words that always sum up to the same;
+ * Usage: torn FOLDER hami|hooklab READS, or torn FOLDER write: one writer, until standard input ends. Two threads book and give back pairs of words that always sum up to the same;
  * each change of a pair is one change of the books. A reader that follows the protocol counts the reads that it had to
  * believe and whose words do not fit together. Prints `READS TORN`. With hami the second writer makes the number even in
  * the middle of the first one's change. With hooklab changes are made under the region lock and readers read one word. */
@@ -10,6 +10,7 @@
 #include "region.h"
 
 #include <pthread.h>
+#include <time.h>
 
 static const uint64_t MIB = 1 << 20;
 static struct hl_hami hami;
@@ -20,6 +21,16 @@ static void *write_hami(void *unused) {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
         hl_hami_add(&hami, 0, MIB, 1);
         hl_hami_add(&hami, 0, 0 - MIB, 1);
+    }
+    return unused;
+}
+
+/* With pauses: readers retry while the number moves, and a writer that never rests would starve them. */
+static void *write_calmly(void *unused) {
+    struct timespec nap = {.tv_nsec = 50000};
+    for (uint64_t bytes = MIB; !__atomic_load_n(&stop, __ATOMIC_RELAXED); bytes = 0 - bytes) {
+        hl_hami_add(&hami, 0, bytes, 1);
+        nanosleep(&nap, NULL);
     }
     return unused;
 }
@@ -56,6 +67,18 @@ static int read_hooklab(void) {
 int main(int count, char **arguments) {
     char path[512], why[HL_WHY_BYTES];
     static const uint64_t none[16];
+    if (count == 3 && !strcmp(arguments[2], "write")) {
+        snprintf(path, sizeof path, "%s/region", arguments[1]);
+        CHECK(!hl_hami_open(&hami, path, none, none, why, sizeof why));
+        CHECK(!hl_hami_register(&hami));
+        pthread_t writer;
+        CHECK(!pthread_create(&writer, NULL, write_calmly, NULL));
+        printf("writing\n");
+        fflush(stdout);
+        CHECK(!read(0, why, 1));
+        __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+        return pthread_join(writer, NULL);
+    }
     if (count < 4) return 2;
     int is_hami = !strcmp(arguments[2], "hami");
     long reads = atol(arguments[3]), torn = 0;
