@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +36,7 @@ def test_every_built_file_is_looked_for(native: Path) -> None:
 
 @pytest.mark.parametrize("name", NATIVES)
 def test_a_missing_part_is_named(name: str, native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "natives"
-    shutil.copytree(native, folder, symlinks=True)
+    folder = _mirrored(native, tmp_path / "natives")
     (folder / name).unlink()
     monkeypatch.setenv("HOOKLAB_NATIVE", str(folder))
     (finding,) = [finding for finding in examine_build() if finding.state == "bad"]
@@ -56,8 +54,8 @@ def test_natives_of_other_sources(native: Path, tmp_path: Path, monkeypatch: pyt
     info = json.loads((native / "build.json").read_text())
     for target in info["built_from"].values():
         target["layouts_hash"] = "0" * 16
-    folder = tmp_path / "natives"
-    shutil.copytree(native, folder, symlinks=True)
+    folder = _mirrored(native, tmp_path / "natives")
+    (folder / "build.json").unlink()
     (folder / "build.json").write_text(json.dumps(info))
     monkeypatch.setenv("HOOKLAB_NATIVE", str(folder))
     (finding,) = [finding for finding in examine_build() if finding.state == "bad"]
@@ -68,8 +66,8 @@ def test_natives_of_other_sources(native: Path, tmp_path: Path, monkeypatch: pyt
 def test_a_damaged_build_file_is_named(
     hooklab: Cli, native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "natives"
-    shutil.copytree(native, folder, symlinks=True)
+    folder = _mirrored(native, tmp_path / "natives")
+    (folder / "build.json").unlink()
     (folder / "build.json").write_text("{")
     done = hooklab("doctor", "--json", env={"HOOKLAB_NATIVE": str(folder)})
     assert done.returncode == 1, done.stderr
@@ -91,3 +89,13 @@ def test_what_the_machine_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     found = {finding.subject: finding for finding in examine_machine()}
     assert (found["backtraces"].state, found["backtraces"].seen) == ("warn", "no gdb")
     assert (found["namespaces"].state, found["namespaces"].seen) == ("warn", "planted reason")
+
+
+def _mirrored(native: Path, folder: Path) -> Path:
+    """A folder that leads to every native; what a test takes away or writes there is its own."""
+    for file in native.rglob("*"):
+        if file.is_file():
+            link = folder / file.relative_to(native)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+    return folder
