@@ -206,20 +206,16 @@ NVML_BODY(nvmlDeviceGetClock, (nvmlDevice_t handle, nvmlClockType_t type, nvmlCl
 }
 
 /* Cards that can be partitioned say that the mode is off; the others do not know the question. */
-static int has_mig(const struct hl_node_device *device) {
-    return device->architecture == NVML_DEVICE_ARCH_AMPERE || device->architecture == NVML_DEVICE_ARCH_HOPPER;
-}
-
 NVML_BODY(nvmlDeviceGetMigMode, (nvmlDevice_t handle, unsigned int *now, unsigned int *pending),
           (handle, now, pending)) {
     NVML_DEVICE(device, handle);
     if (!now || !pending) return NVML_ERROR_INVALID_ARGUMENT;
-    if (!has_mig(device)) return NVML_ERROR_NOT_SUPPORTED;
+    if (!hl_nvml_has_mig(device)) return NVML_ERROR_NOT_SUPPORTED;
     *now = *pending = NVML_DEVICE_MIG_DISABLE;
     return NVML_SUCCESS;
 }
 
-NVML_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_mig(device) ? 7 : 0)
+NVML_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, hl_nvml_has_mig(device) ? 7 : 0)
 NVML_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 
 NVML_BODY(nvmlDeviceGetEccMode, (nvmlDevice_t handle, nvmlEnableState_t *now, nvmlEnableState_t *pending),

@@ -74,4 +74,5 @@ void hl_nvml_bus_text(const struct hl_node_device *device, int digits, char *out
 
 /* Busy share of the device in the last whole sample, percent. */
 unsigned hl_nvml_busy(uint32_t index);
+int hl_nvml_has_mig(const struct hl_node_device *device); /* the card can be partitioned */
 #endif

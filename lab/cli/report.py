@@ -14,14 +14,19 @@ import click
 @click.argument("other", metavar="[RUN]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/report-schema.md), nothing else.")
 @click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML to this file too.")
+@click.option("--coverage", is_flag=True, help="Show the driver functions that the run called, and those it did not.")
 @click.option("--allow-unknown", is_flag=True, help="Exit 0 when nothing is invalid but something is unknown.")
-def report(directory: str, other: str | None, as_json: bool, junit: str | None, allow_unknown: bool) -> int:
+def report(
+    directory: str, other: str | None, as_json: bool, junit: str | None, coverage: bool, allow_unknown: bool
+) -> int:
     """Read and judge a run again, or compare two runs.
 
     Exit status of one run: as when it was made. Of a comparison: 0 when every verdict is the same, 1 when one differs.
     """
     from lab.report import burst as bursts
 
+    if coverage:
+        return _coverage(directory, other, as_json)
     places = [place for place in (directory, other) if place is not None]
     if any(bursts.is_burst(place) for place in places):
         return _burst(places, as_json)
@@ -60,3 +65,19 @@ def _burst(places: list[str], as_json: bool) -> int:
     else:
         changes = burst_show.compared(console(width=150), first, second)
     return 1 if any(change.ratio is None for change in changes) else 0
+
+
+def _coverage(directory: str, other: str | None, as_json: bool) -> int:
+    from lab.runner import coverage
+
+    if other is not None:
+        raise click.UsageError("--coverage is of one run")
+    try:
+        found = coverage.read_coverage(directory)
+    except coverage.CoverageError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(found.document(), indent=1))
+    else:
+        click.echo("\n".join(coverage.lines(found)))
+    return 0

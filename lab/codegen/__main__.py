@@ -1,4 +1,4 @@
-"""python -m lab.codegen emit|build: generated text and native parts, by hand."""
+"""python -m lab.codegen emit|build|coverage: generated text and native parts, by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab.codegen import build, emit
+from lab.codegen import build, coverage, emit
 from lab.codegen._write import write_files
 from lab.codegen.failure import BuildError
 from lab.spec import SpecError
@@ -24,8 +24,14 @@ def main(arguments: list[str] | None = None) -> int:
     builder.add_argument(
         "--sanitize", choices=sorted(build.SANITIZERS), help="into build/KIND/out unless --out is given"
     )
+    commands.add_parser("coverage", help="write docs/coverage.md: every name, its behaviour, its tests")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "coverage":
+            target = build.ROOT / "docs" / "coverage.md"
+            target.write_text(coverage.text(build.ROOT / "tests"), encoding="utf-8")
+            print(target)
+            return 0
         if options.command == "emit":
             for name in write_files(options.out, emit.emit()):
                 print(options.out / name)
