@@ -109,7 +109,8 @@ def _play(workers: list[int], where: str, options: dict[str, Any]) -> Path:
 def _fit(*, as_json: bool) -> int:
     import json
 
-    from lab.report import burst_sim, terminal
+    from lab.report import burst_sim
+    from lab.report.console import console
     from lab.sim import burst as simulated
     from lab.sim.fit import fit
 
@@ -118,14 +119,15 @@ def _fit(*, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
-        burst_sim.show_fit(terminal.console(), found)
+        burst_sim.show_fit(console(), found)
     return 0
 
 
 def _simulate(workers: list[int] | None, options: dict[str, Any]) -> int:
     """`workers` None: as many as the Pod manifest has containers."""
     from lab.report import burst as figures
-    from lab.report import burst_sim, terminal
+    from lab.report import burst_sim
+    from lab.report.console import console
     from lab.scenario.units import parse_size
     from lab.sim.burst import simulate_burst
 
@@ -151,7 +153,7 @@ def _simulate(workers: list[int] | None, options: dict[str, Any]) -> int:
         plot = None
     code = show(directory, as_json=options["as_json"], plot=plot, trace=options["trace"])
     if not options["as_json"]:
-        burst_sim.show(terminal.console(), document)
+        burst_sim.show(console(), document)
     return code
 
 

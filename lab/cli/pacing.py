@@ -202,9 +202,9 @@ def _finish(rows: list[dict[str, Any]], options: dict[str, Any]) -> int:
         lines = [asdict(line) for line in board.leaderboard(rows)]
         click.echo(json.dumps({"schema": "hooklab.pacing/1", "leaderboard": lines, "rows": rows}, indent=1))
     else:
-        from lab.report import terminal
+        from lab.report.console import console
 
-        board.show(terminal.console(width=170), rows)
+        board.show(console(width=170), rows)
     bound = options["fail_above"]
     missed = [] if bound is None else board.above(rows, bound)
     for line in missed:

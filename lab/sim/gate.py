@@ -144,7 +144,7 @@ class Gate:
             for key in unknown:
                 estimates.setdefault(key, each)
             return
-        # Towards what was estimated at launch, scaled: scaling what the estimate has become meanwhile would compound the
-        # correction of every bracket that was in flight at once.
+        # Towards what was estimated at launch, scaled: scaling what the estimate has become meanwhile would compound
+        # the correction of every bracket that was in flight at once.
         for key, was in {key: need for key, need, _ in bracket.parts}.items():
             estimates[key] = max(1, (estimates[key] * (_EWMA - 1) + was * span // cost) // _EWMA)

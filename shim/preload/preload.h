@@ -133,7 +133,7 @@ int hl_devices_nvml(nvmlDevice_t device); /* CUDA ordinal of an NVML device, -1 
 /* -- contexts (context.c) -- */
 void hl_context_fork_child(void);
 uint64_t hl_context_cost(int device); /* bytes booked for one, 0 = nothing is */
-uint64_t hl_context_ends(void); /* how many contexts ended in this process so far */
+uint64_t hl_context_ends(void);       /* how many contexts ended in this process so far */
 
 /* -- speech (log.c) -- */
 void hl_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3))); /* one line on stderr */
