@@ -4,7 +4,7 @@
 #include "hl_signatures.h"
 #include "hl_versions.h"
 
-#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -105,19 +105,20 @@ static int32_t make(void *function, const struct given *given) {
 #endif
 }
 
-static bool on_stack(uint64_t address) {
-    static uint64_t low, high;
-    if (!high) {
-        pthread_attr_t attributes;
-        void *start = NULL;
-        size_t size = 0;
-        if (pthread_getattr_np(pthread_self(), &attributes)) return false;
-        pthread_attr_getstack(&attributes, &start, &size);
-        pthread_attr_destroy(&attributes);
-        low = (uint64_t)(uintptr_t)start;
-        high = low + size;
-    }
-    return address >= low && address < high;
+/* A wrapper may ask with a variable of its own, on its stack or its heap, and copy afterwards; but not with another of
+ * the caller's parameters, nor with what happens to lie in a register. */
+static bool replaced(const struct given *given, uint64_t address) {
+    for (unsigned at = 0; at < given->count; at++)
+        if (given->parameter[at].value == address) return false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512], right[8];
+    unsigned long low, high;
+    bool found = false;
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found =
+            sscanf(line, "%lx-%lx %7s", &low, &high, right) == 3 && address >= low && address < high && right[1] == 'w';
+    if (maps) fclose(maps);
+    return found;
 }
 
 static uint16_t differences(const struct given *given, const struct hl_echo_call *call) {
@@ -128,8 +129,7 @@ static uint16_t differences(const struct given *given, const struct hl_echo_call
         uint64_t arrived = where < 8 ? call->registers[where] : call->stack[where - 8];
         uint64_t mask = given->parameter[at].width == 4 ? UINT32_MAX : UINT64_MAX;
         if (!((arrived ^ given->parameter[at].value) & mask)) continue;
-        if (given->parameter[at].pointer && on_stack(arrived))
-            continue; /* the wrapper asks with a variable of its own */
+        if (given->parameter[at].pointer && replaced(given, arrived)) continue;
         bits |= (uint16_t)(1u << at);
     }
     return bits;

@@ -80,6 +80,7 @@ class Definition(NamedTuple):
     conditions: tuple[str, ...]
     parameters: int
     static: bool
+    body: tuple[Token, ...]
 
 
 def definitions(found: list[Token]) -> Iterator[Definition]:
@@ -102,9 +103,8 @@ def definitions(found: list[Token]) -> Iterator[Definition]:
                 name = found[at - 1]
                 words = {one.text for one in found[statement : at - 1]}
                 if "=" not in words and "typedef" not in words:
-                    yield Definition(
-                        name.text, name.line, name.conditions, _count(found[at + 1 : end]), "static" in words
-                    )
+                    parameters, body = _count(found[at + 1 : end]), _body(found, behind)
+                    yield Definition(name.text, name.line, name.conditions, parameters, "static" in words, body)
             at = end
         at += 1
 
@@ -123,6 +123,17 @@ def _closing(found: list[Token], at: int) -> int:
             return at
         at += 1
     return len(found) - 1
+
+
+def _body(found: list[Token], at: int) -> tuple[Token, ...]:
+    """The tokens between an opening brace and its closing one."""
+    depth = 0
+    for end in range(at, len(found)):
+        if found[end].kind == "sign" and found[end].text in "{}":
+            depth += 1 if found[end].text == "{" else -1
+            if depth == 0:
+                return tuple(found[at + 1 : end])
+    return tuple(found[at + 1 :])
 
 
 def _count(inside: list[Token]) -> int:

@@ -25,6 +25,7 @@ from lab.spec import load_hooks
 FIRST_HOSTS = ("program", "plugin-local", "plugin-global", "jit")
 OUTER_HOSTS = ("plugin-deepbind", "namespace")
 MEMORY = "16GiB"
+FEW = 10  # deaths that are worth dying again under the auditor
 Progress = Callable[[str, int, int], None]
 
 
@@ -68,15 +69,16 @@ def examine(options: Options, *, progress: Progress | None = None) -> Matrix:
             bare.append(session.walk(host, interposed=False))
             step(f"{host} under it")
             seen.append(session.walk(host, interposed=True))
-        sound = not any(one.crashed or one.hung or one.broken for one in seen)
+        sound = not any(one.broken or one.hung or one.died_looking for one in seen)
         measured = audited = None
         step("what allocations take")
-        if sound:  # what dies or hangs in a walk would do so again in each of these
+        if sound:  # lookups that die or hang would do so again in each of these
             measured = session.walk("program", interposed=True, measure=True)
         step("probes")
         probed = probes.classify(path)
         if sound:
             probed.append(probes.injection(session, path))
+        if sound and len(seen[0].crashed) <= FEW:
             audited = session.walk("program", interposed=True, LD_AUDIT=str(native.path("libhooklab-audit.so")))
     step("judging")
     decided = decisions(table, options.project, own=own, hooked=library.exports | answered(seen, str(path), table))
@@ -91,7 +93,7 @@ def examine(options: Options, *, progress: Progress | None = None) -> Matrix:
     if measured is not None and not measured.broken and not measured.crashed and not measured.hung:
         findings += uneven(taken)
     else:
-        why = "the walk itself dies" if measured is None else measured.broken or "the process died or stood still"
+        why = "lookups die or stand still" if measured is None else measured.broken or "the process died or stood still"
         findings.append(Finding("ledger-unmeasured", "program", why))
     findings += probed
     if audited is not None:

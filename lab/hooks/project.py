@@ -27,7 +27,7 @@ from lab.hooks.model import Decision
 from lab.spec import HookTable
 
 KEYS = frozenset({"hooks", "dialect", "passes", "tree"})
-TREE_KEYS = frozenset({"sources", "enumerators", "dlsym", "optional"})
+TREE_KEYS = frozenset({"sources", "enumerators", "dlsym", "calls", "optional"})
 
 
 class ProjectError(Exception):
@@ -41,6 +41,8 @@ class Tree:
     sources: tuple[str, ...] = ("src/**/*.c", "src/**/*.h")
     enumerators: tuple[str, ...] = ("CUDA_OVERRIDE_ENUM", "NVML_OVERRIDE_ENUM")
     dlsym: tuple[str, ...] = ("DLSYM_HOOK_FUNC",)
+    calls: tuple[str, ...] = ("CUDA_OVERRIDE_CALL", "NVML_OVERRIDE_CALL")
+    """Macros of (table, name, arguments ...) by which a wrapper calls the driver."""
     optional: tuple[str, ...] = ("cuGetExportTable",)
     """Names that need neither a dlsym entry nor a wrapper."""
 

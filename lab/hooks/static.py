@@ -262,7 +262,11 @@ def traits(library: Library, *, declared: Sequence[str] = ()) -> list[Finding]:
     if "dlsym" not in library.others:
         say("no-dlsym", "dlsym is not exported: every pointer got by name from a handle is the driver's")
     elif "dlvsym" not in library.others:
-        say("no-dlvsym", "dlvsym is not exported: a lookup with the driver's version tag escapes", fault=False)
+        say(
+            "no-dlvsym",
+            "dlvsym is not exported: with libc's own dlsym, got by its version tag, every lookup escapes",
+            fault=False,
+        )
     resolvers = {"cuGetProcAddress", "cuGetProcAddress_v2"}
     if library.exports and not resolvers & library.exports:
         say("no-resolver", "no generation of cuGetProcAddress is exported: runtimes from CUDA 11.3 on escape")

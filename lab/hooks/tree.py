@@ -11,6 +11,7 @@ needs a definition and a dlsym entry, unless it is optional or its library answe
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ def read_tree(root: Path, how: Tree) -> TreeReport:
                 every.append((file, definition))
                 if library_of(definition.name) and not definition.static:
                     wrappers.append(Entry(definition.name, f"{file}:{definition.line}", definition.conditions))
-                    shifted += _prototype(definition, file)
+                    shifted += _prototype(definition, file) + _forwards(definition, file, how)
     if not table and not wrappers:
         raise TreeError(
             f"{root}: no table of driver names and no wrapper found; describe the tree in a project's [tree]"
@@ -165,6 +166,21 @@ def _prototype(definition: Definition, file: str) -> list[Finding]:
         return []
     text = f"has {definition.parameters} parameters, the driver's function has {wanted}"
     return [Finding("wrong-prototype", definition.name, text, where=f"{file}:{definition.line}")]
+
+
+def _forwards(definition: Definition, file: str, how: Tree) -> list[Finding]:
+    """A wrapper that calls entries of the table, and its own is not among them: it reaches another function."""
+    body = definition.body
+    called = [
+        body[at + 4].text
+        for at in range(len(body) - 4)
+        if body[at].text in how.calls and body[at + 1].text == "(" and body[at + 3].text == ","
+    ]
+    renamed = re.sub(r"_v\d+$", "", definition.name)  # cuda.h renames the plain name to the current variant
+    if not called or definition.name in called or renamed in called:
+        return []
+    text = f"calls the driver's {', '.join(dict.fromkeys(called))}, not its own entry"
+    return [Finding("forwards-elsewhere", definition.name, text, where=f"{file}:{definition.line}")]
 
 
 def _check(library: str, lists: Representations, how: Tree) -> list[Finding]:

@@ -43,6 +43,12 @@ class Walk:
     stderr: str = ""
 
     @property
+    def died_looking(self) -> bool:
+        """Whether a lookup ended the process, not a call."""
+        looking = load_layout("routes").constants["HL_STATE_LOOKING"]
+        return any(int(self.rows[row]["state"]) == looking for row in self.crashed)
+
+    @property
     def objects(self) -> list[str]:
         """Paths of the objects that own answers."""
         raw = bytes(self.header["object"])

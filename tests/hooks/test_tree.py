@@ -20,6 +20,9 @@ BODIES = {
     "cuMemFree_v2": "FUNC_ATTR CUresult CUDAAPI cuMemFree_v2(CUdeviceptr p) { return 0; }",
     "cuCtxGetDevice": "CUresult cuCtxGetDevice(CUdevice *device) { if (device) { return 1; } return 0; }",
 }
+OTHER = "CUresult cuCtxGetDevice(CUdevice *d) { return CUDA_OVERRIDE_CALL(cuda_library_entry, cuCtxGetFlags, d); }"
+OWN = "CUresult cuCtxGetDevice(CUdevice *d) { return CUDA_OVERRIDE_CALL(cuda_library_entry, cuCtxGetDevice, d); }"
+RENAMED = "CUresult cuMemFree_v2(CUdeviceptr p) { return CUDA_OVERRIDE_CALL(cuda_library_entry, cuMemFree, p); }"
 Plant = Callable[..., TreeReport]
 
 
@@ -79,6 +82,7 @@ def test_a_tree_in_step_is_clean(plant: Plant) -> None:
         ({"table": NAMES[:3], "enumeration": NAMES}, "order", NAMES[3]),
         ({"enumeration": NAMES[:3]}, "missing", NAMES[3]),
         ({"bodies": tuple(BODIES.values())[:3]}, "missing", NAMES[3]),
+        ({"bodies": (*list(BODIES.values())[:3], OTHER)}, "forwards-elsewhere", NAMES[3]),
         (
             {"bodies": (*list(BODIES.values())[:3], "CUresult cuCtxGetDevice(void) { return 0; }")},
             "wrong-prototype",
@@ -88,6 +92,11 @@ def test_a_tree_in_step_is_clean(plant: Plant) -> None:
 )
 def test_a_drifted_list_is_found(plant: Plant, change: dict[str, tuple[str, ...]], kind: str, subject: str) -> None:
     assert (kind, subject) in said(plant(**change))
+
+
+def test_a_wrapper_that_calls_its_own_entry_is_clean(plant: Plant) -> None:
+    """The header renames the plain name to the current variant, so that may be written too."""
+    assert plant(bodies=(BODIES["cuInit"], BODIES["cuMemAlloc_v2"], RENAMED, OWN)).findings == ()
 
 
 def test_findings_carry_file_and_line(plant: Plant) -> None:
