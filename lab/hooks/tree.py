@@ -177,7 +177,8 @@ def _forwards(definition: Definition, file: str, how: Tree) -> list[Finding]:
         if body[at].text in how.calls and body[at + 1].text == "(" and body[at + 3].text == ","
     ]
     renamed = re.sub(r"_v\d+$", "", definition.name)  # cuda.h renames the plain name to the current variant
-    if not called or definition.name in called or renamed in called:
+    known = definition.name in load_signatures()
+    if not known or not called or definition.name in called or renamed in called:
         return []
     text = f"calls the driver's {', '.join(dict.fromkeys(called))}, not its own entry"
     return [Finding("forwards-elsewhere", definition.name, text, where=f"{file}:{definition.line}")]
