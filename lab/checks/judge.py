@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lab.checks import memory, processes, steps
+from lab.checks import memory, processes, simulated, steps
 from lab.checks.model import RunData, Verdict
 from lab.scenario.model import Expectation, Scenario
 
@@ -21,12 +21,16 @@ CHECKS: dict[str, Check] = {
     "calls": processes.calls,
     "not_executed": processes.not_executed,
     "faults_fired": processes.faults_fired,
+    "start_up": simulated.start_up,
+    "share": simulated.share,
 }
 
 
 def judge(scenario: Scenario, run: RunData) -> list[Verdict]:
     """The verdicts of a run. Pure: equal arguments give equal verdicts, and no history makes it raise."""
     verdicts = [CHECKS[expectation.check](expectation, scenario, run) for expectation in scenario.expect]
+    if scenario.simulate is not None:  # no processes, no history
+        return verdicts
     for implied in (steps.every_step, processes.every_exit, processes.every_fault, processes.engine):
         verdict = implied(scenario, run)
         if verdict is not None:

@@ -64,13 +64,12 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
     Each run makes a directory with everything needed to judge and repeat it. Exit status: 0 all valid, 1 something
     invalid, 2 wrong usage, 3 something unknown.
     """
-    if options["where"] == "sim":
-        raise click.UsageError("--on sim: the virtual-time simulator is not part of this version; use --on fake")
     from lab.cli._targets import resolve
     from lab.runner.guest import check_natives
 
     plans = _load(resolve(targets), _overrides(options), options["repeat"])
-    check_natives()
+    if any(plan.scenario.simulate is None for plan in plans) and options["where"] != "sim":
+        check_natives()
     _check([plan.scenario for plan in plans], options["where"])
     made = list(_make([plan.scenario for plan in plans], options))
     reports: list[RunReport] = []
@@ -159,7 +158,7 @@ def _check(scenarios: Sequence[Scenario], where: str) -> None:
     for name in dict.fromkeys(scenario.options.policy for scenario in scenarios):
         if name is not None:
             policy.load(name)
-    if where == "real":
+    if where == "real" and any(scenario.simulate is None for scenario in scenarios):
         probe = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]  # never loaded in this process
         if subprocess.run(probe, capture_output=True, check=False).returncode:
             raise click.ClickException("--on real: this machine has no libcuda.so.1 (the NVIDIA driver); use --on fake")

@@ -120,10 +120,14 @@ def report_run(scenario: Scenario, directory: str | Path) -> RunReport:
 def _report(scenario: Scenario, info: Mapping[str, Any], place: Path) -> RunReport:
     path = place / "history"
     try:
-        history = load(path) if path.exists() or scenario.options.history != "none" else empty()
+        history = load(path) if path.exists() or _recorded(scenario) else empty()
     except HistoryError as error:
         raise ReportError(str(error)) from None
     return build_report(scenario, RunData(history, info), place)
+
+
+def _recorded(scenario: Scenario) -> bool:
+    return scenario.options.history != "none" and scenario.simulate is None
 
 
 def _read_info(path: Path) -> Mapping[str, Any]:

@@ -84,6 +84,14 @@ def run_scenario(
 
     GuestError (one line) when it cannot be started as asked; Interrupted after Ctrl-C or ``cancel``.
     """
+    if scenario.simulate is not None:
+        from lab.runner.simulate import simulate
+
+        return simulate(scenario, out=out, on=on)
+    if on == "sim":
+        raise GuestError(
+            f"{scenario.path}: --on sim plays scenarios with `simulate`; this one needs processes: --on fake"
+        )
     if on not in ("fake", "real"):
         raise GuestError(f"--on {on}: the runner knows fake and real")
     check_natives()

@@ -52,7 +52,16 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
         report=tuple(form.report),
         path=path,
         raw=raw,
+        simulate=_simulate(form.simulate),
     )
+
+
+def _simulate(form: schema.SimulateForm | None) -> dict[str, Any] | None:
+    """{"kind": which, and its keys}; durations in ns."""
+    if form is None:
+        return None
+    kind = next(iter(form.model_fields_set))
+    return {"kind": kind, **getattr(form, kind).model_dump()}
 
 
 def _limits(value: int | dict[int, int] | None) -> dict[int | None, int]:
@@ -179,6 +188,6 @@ def _expectation(index: int, form: schema.ExpectForm, where: Where) -> Expectati
 
 def _plain(value: Any) -> Any:
     """Bounds become (min, max) with None for an open end; lists become tuples."""
-    if isinstance(value, (schema.CountBounds, schema.SizeBounds)):
+    if isinstance(value, (schema.CountBounds, schema.SizeBounds, schema.DurationBounds, schema.NumberBounds)):
         return (value.min, value.max)
     return tuple(value) if isinstance(value, list) else value

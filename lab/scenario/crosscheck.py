@@ -104,6 +104,30 @@ def crosscheck(raw: dict[Any, Any], report: Report) -> None:
     _ends(groups, report)
     _faults(raw, groups, containers, report)
     _expectations(raw, groups, containers, report)
+    _simulated(raw, report)
+
+
+def _simulated(raw: dict[Any, Any], report: Report) -> None:
+    """Processes or virtual time: one of them, and expectations of the same kind."""
+    simulate = raw.get("simulate")
+    if simulate is None:
+        if "containers" in raw and raw["containers"] == {}:
+            report(("containers",), "at least one container")
+        elif "containers" not in raw:
+            report((), "containers is missing (or simulate)")
+    for key in ("containers", "faults"):
+        if simulate is not None and raw.get(key):
+            report((key,), f"a scenario with simulate has no {key}", key=True)
+    kinds = {"start_up": ("start_up", "phases"), "share": ("pacing",)}
+    for index, item in enumerate(_items(raw.get("expect"))):
+        for check in [item] if isinstance(item, str) else _mapping(item):
+            wanted = kinds.get(check)
+            if (simulate is None) != (wanted is None):
+                said = "of processes" if wanted is None else f"of simulate: {' or '.join(wanted)}"
+                where: Path = ("expect", index) if isinstance(item, str) else ("expect", index, check)
+                report(where, f"{check} is an expectation {said}", key=not isinstance(item, str))
+            elif wanted is not None and not any(kind in _mapping(simulate) for kind in wanted):
+                report(("expect", index, check), f"{check} belongs to simulate: {' or '.join(wanted)}", key=True)
 
 
 def _mapping(value: object) -> dict[Any, Any]:

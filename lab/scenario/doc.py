@@ -112,6 +112,13 @@ _SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("A process", schema.ProcessForm),
     ("A fault", schema.FaultForm),
     ("`options`", schema.OptionsForm),
+    ("`simulate`", schema.SimulateForm),
+    ("`simulate: start_up`", schema.StartUpForm),
+    ("`simulate: phases`", schema.PhasesForm),
+    ("A phase", schema.PhaseForm),
+    ("A gate", schema.GateForm),
+    ("`simulate: pacing`", schema.PacingForm),
+    ("A tenant", schema.TenantForm),
 ]
 
 
@@ -189,6 +196,8 @@ _TYPE_NAMES = [
     (schema.Name, "name"),
     (schema.Count, "count or {min, max}"),
     (schema.SizeRange, "size or {min, max}"),
+    (schema.DurationRange, "duration or {min, max}"),
+    (schema.NumberRange, "number or {min, max}"),
 ]
 _PLAIN = {int: "number", float: "number", str: "text", bool: "true or false", Any: "value"}
 _FORMS: dict[Any, str] = {
@@ -203,6 +212,15 @@ _FORMS: dict[Any, str] = {
     schema.StartAfter: "{after: name}",
     schema.CountBounds: "count or {min, max}",
     schema.SizeBounds: "size or {min, max}",
+    schema.DurationBounds: "duration or {min, max}",
+    schema.NumberBounds: "number or {min, max}",
+    schema.SimulateForm: "simulate",
+    schema.StartUpForm: "start-ups",
+    schema.PhasesForm: "phases",
+    schema.PacingForm: "pacing",
+    schema.PhaseForm: "phase",
+    schema.GateForm: "gate",
+    schema.TenantForm: "tenant",
 }
 
 

@@ -198,6 +198,9 @@ class Scenario:
     report: tuple[str, ...]  # ids of public reports that this scenario reproduces
     path: str  # the file it came from
     raw: Mapping[str, Any] = field(repr=False)  # the plain tree of this one run; lab.scenario.dump writes it
+    simulate: Mapping[str, Any] | None = (
+        None  # played in virtual time: {"kind": start_up | phases | pacing, keys of it}
+    )
 
     def container(self, name: str) -> Container:
         """The container called ``name``; KeyError when there is none."""

@@ -137,7 +137,23 @@ class SizeBounds(Form):
     max: Size | None = Field(default=None, description="at most this size")
 
 
+class DurationBounds(Form):
+    """A duration, or a range of durations."""
+
+    min: Duration | None = Field(default=None, description="at least this long")
+    max: Duration | None = Field(default=None, description="at most this long")
+
+
+class NumberBounds(Form):
+    """A number, or a range of numbers, fractions too."""
+
+    min: float | None = Field(default=None, description="at least this")
+    max: float | None = Field(default=None, description="at most this")
+
+
 Count = Annotated[CountBounds, BeforeValidator(_bounds)]
+DurationRange = Annotated[DurationBounds, BeforeValidator(_bounds)]
+NumberRange = Annotated[NumberBounds, BeforeValidator(_bounds)]
 SizeRange = Annotated[SizeBounds, BeforeValidator(_bounds)]
 
 
@@ -616,6 +632,30 @@ class Values(Where):
     step: Name = Field(description="label of the step")
 
 
+class StartUpExpect(Form):
+    """Latencies of a simulated start-up, failures and waits that ran out beside them. Percentiles are nearest rank."""
+
+    condition: str | None = Field(default=None, description="of which condition; default: each")
+    workers: Positive | None = Field(default=None, description="of which number of workers; default: each")
+    p50: DurationRange | None = Field(default=None, description="a duration or {min, max}")
+    p99: DurationRange | None = Field(default=None, description="a duration or {min, max}")
+    max: DurationRange | None = Field(default=None, description="a duration or {min, max}")
+    mean: DurationRange | None = Field(default=None, description="a duration or {min, max}")
+    latencies: list[Duration] | None = Field(default=None, description="of all workers, the fastest first")
+    timeouts: Count | None = Field(default=None, description="waits that ran out")
+    gave_up: Count | None = Field(default=None, description="workers that gave up at a gate")
+
+
+class Share(Form):
+    """What tenants of a simulated GPU got. Errors are in points, percent of the GPU, over windows of a second."""
+
+    tenant: Natural | None = Field(default=None, description="which, from 0; default: each")
+    achieved: NumberRange | None = Field(default=None, description="mean share in percent")
+    mae: NumberRange | None = Field(default=None, description="mean absolute error")
+    long_run: NumberRange | None = Field(default=None, description="error of the mean")
+    jain: NumberRange | None = Field(default=None, description="Jain's index of achieved over wanted, of all tenants")
+
+
 class ExpectForm(Form):
     """One expectation: a mapping with exactly one of these keys.
 
@@ -633,6 +673,8 @@ class ExpectForm(Form):
     not_executed: Annotated[NotExecuted | None, _short("not_executed")] = None
     faults_fired: Annotated[FaultsFired | None, _short("faults_fired")] = None
     values: Values | None = None
+    start_up: StartUpExpect | None = None
+    share: Share | None = None
 
     @model_validator(mode="after")
     def _one(self) -> ExpectForm:
@@ -641,6 +683,75 @@ class ExpectForm(Form):
 
 def _bare_expect(value: object) -> object:
     return {value: None} if value in ("ledger_empty",) else value
+
+
+class StartUpForm(Form):
+    """Start-ups of the article's interposer, as `hooklab burst --on sim` plays them."""
+
+    conditions: list[str] = Field(default=["baseline"], min_length=1, description="as `burst --condition`")
+    workers: list[Positive] = Field(min_length=1, description="how many start at once; each is a burst")
+
+
+class GateForm(Form):
+    """Something that phases wait at."""
+
+    servers: Positive = Field(default=1, description="how many it serves at a time")
+    order: Literal["fifo", "random", "lifo"] = Field(default="fifo", description="whom it serves next")
+    scope: Literal["host", "cache", "gpu"] = Field(default="host", description="one for the host, or one for each")
+    timeout: Duration = Field(default=0, description="a wait ends after so long; 0: never")
+    tries: Positive = Field(default=1, description="so many waits, then the process goes on without")
+
+
+class PhaseForm(Form):
+    """One stretch of a start-up."""
+
+    name: Name = Field(description="its name")
+    time: Duration = Field(default=0, description="how long it takes")
+    gate: Name | None = Field(default=None, description="where it waits; a gate not listed serves one at a time")
+    per_turn: Duration = Field(default=0, description="longer by this for every process served before")
+
+
+class PhasesForm(Form):
+    """A start-up of your own: phases in order, each perhaps behind a gate."""
+
+    workers: Positive = Field(description="how many start at once")
+    plan: list[PhaseForm] = Field(min_length=1, description="what each goes through")
+    gates: dict[Name, GateForm] = Field(default={}, description="gates that are not the default")
+    release: Duration = Field(default=0, description="they are released within this time")
+
+
+class TenantForm(Form):
+    """A container on a simulated GPU."""
+
+    pattern: str = Field(description="what it launches; `hooklab pacing --patterns help` lists them")
+    target: Annotated[int, Field(ge=1, le=99)] = Field(description="percent of the GPU")
+
+
+class PacingForm(Form):
+    """Tenants under a controller of compute time, as `hooklab pacing --on sim` plays them."""
+
+    controller: str = Field(default="hybrid", description="NAME or FILE.py:Class")
+    tenants: list[TenantForm] = Field(min_length=1, description="who shares the GPU")
+    sms: Positive = Field(default=108, description="its SMs")
+    seconds: Positive = Field(default=10, description="graded, after 3 s to settle")
+    period: Duration = Field(default=166_666_667, description="between NVML samples")
+    attribution: Literal["exact", "winner"] = Field(default="exact", description="of samples to processes")
+    sharing: Literal["slices", "concurrent"] = Field(default="slices", description="of the GPU")
+
+
+class SimulateForm(Form):
+    """A scenario in virtual time instead of processes: a mapping with exactly one of these keys.
+
+    Such a scenario has no containers and no faults; its evidence is `simulated`, whatever `--on` says.
+    """
+
+    start_up: StartUpForm | None = Field(default=None, description="the article's interposer")
+    phases: PhasesForm | None = Field(default=None, description="a start-up of your own")
+    pacing: PacingForm | None = Field(default=None, description="tenants under a controller of compute time")
+
+    @model_validator(mode="after")
+    def _one(self) -> SimulateForm:
+        return _exactly_one(self, "simulate has exactly one of start_up, phases and pacing")
 
 
 class ScenarioForm(Form):
@@ -654,7 +765,8 @@ class ScenarioForm(Form):
         default={}, description="values for `$name` anywhere; one run for each combination"
     )
     node: NodeForm = Field(default=NodeForm(), description="the fake node")
-    containers: dict[Name, ContainerForm] = Field(min_length=1, description="by name")
+    containers: dict[Name, ContainerForm] = Field(default={}, description="by name; at least one, or `simulate`")
+    simulate: SimulateForm | None = Field(default=None, description="in virtual time, instead of containers")
     faults: list[FaultForm] = Field(default=[], description="planned faults")
     expect: list[Annotated[ExpectForm, BeforeValidator(_bare_expect)]] = Field(default=[], description="what must hold")
     options: OptionsForm = Field(default=OptionsForm(), description="how the run is made")

@@ -69,6 +69,26 @@ def cu_init() -> dict[str, Any]:
     return {"event": "CALL", "name": hook_ids()["cuInit"]}
 
 
+STARTED = """name: t
+simulate: {phases: {workers: 2, plan: [{name: a, time: 1 ms}]}}
+expect: [{start_up: {p50: 1 ms, latencies: [1 ms, 2 ms], gave_up: 0, timeouts: {max: 3}}}]
+"""
+SHARED = """name: t
+simulate: {pacing: {tenants: [{pattern: sync, target: 30}]}}
+expect: [{share: {mae: {max: 1.5}, achieved: {min: 29, max: 31}, jain: {min: 0.99}}}]
+"""
+
+
+def burst(second: int, gave_up: int = 0) -> dict[str, Any]:
+    one = {"condition": "phases", "workers": 2, "latencies": [second, 1_000_000], "timeouts": 0, "gave_up": gave_up}
+    return {"info": {"simulated": {"bursts": [one]}}}
+
+
+def tenant(mae: float, jain: float = 1.0) -> dict[str, Any]:
+    one = {"achieved": 30.2, "mae": mae, "long_run": 0.1}
+    return {"info": {"simulated": {"tenants": [one], "jain": jain}}}
+
+
 CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1, OOM)], {}, "valid", "ok: 1, oom: 1"),
     ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1)], {}, "invalid", "ok: 2"),
@@ -155,6 +175,14 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("steps", text(EMPTY, more="options: {history: none}"), [gone(0), gone(1)], {}, "unknown", "never ended"),
     ("engine", text(EMPTY), [engine(a=2)], {}, "invalid", "1 policy faults"),
     ("engine", text(EMPTY), [engine(a=3)], {}, "invalid", "no engine"),
+    ("start_up", STARTED, [], burst(2_000_000), "valid", "p50 1 ms, latencies 1 ms, 2 ms"),
+    ("start_up", STARTED, [], burst(2_000_001), "invalid", "latencies 1 ms"),
+    ("start_up", STARTED, [], burst(2_000_000, 1), "invalid", "gave_up 1"),
+    ("start_up", STARTED, [], {}, "unknown", "none in run.json"),
+    ("share", SHARED, [], tenant(1.5), "valid", "mae of 0 1.50"),
+    ("share", SHARED, [], tenant(1.6), "invalid", "mae of 0 1.60"),
+    ("share", SHARED, [], tenant(1.0, 0.9), "invalid", "jain 0.9000"),
+    ("share", SHARED, [], {}, "unknown", "none in run.json"),
 ]
 
 

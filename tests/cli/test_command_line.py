@@ -61,7 +61,7 @@ def test_five_mistakes_are_five_lines(tmp_path: Path, capsys) -> None:
     ("arguments", "part"),
     [
         (["run"], "Missing argument"),
-        (["run", "--on", "sim", "x"], "simulator is not part of this version"),
+        (["run", "--on", "sim", "x"], "x: no such file or folder"),
         (["run", "nowhere.yaml"], "no such file or folder"),
         (["run", "@nothing"], "no such scenario; shipped are @all"),
         (["run", "--repeat", "0", "x"], "repeat"),
