@@ -38,11 +38,13 @@ int hl_procfs_ask(const char *root, uint32_t *pid); /* as hl_broker_ask; root is
 
 /* -- probe.c -- as hl_broker_ask, on a CUDA device whose driver is initialised. */
 int hl_probe_ask(int device, uint32_t *pid);
-/* Bytes that NVML reports for a process on a device, 0 if it is not listed there or nothing can be asked. */
-uint64_t hl_probe_bytes(int device, uint32_t pid);
+/* Bytes that NVML reports for this process on a device, 0 if it is not listed there or nothing can be asked. host_pid as
+ * far as it is known, 0 unknown. */
+uint64_t hl_probe_bytes(int device, uint32_t host_pid);
+void hl_probe_fork_child(void);
 
 /* -- tiers.c -- */
-/* This process's PID as NVML reports it, 0 = unknown so far. Asks the tiers if nobody has, or if the last attempt failed
+/* This process's PID in the machine's first namespace, 0 = unknown so far. Asks the tiers if nobody has, or if the last attempt failed
  * long enough ago; then it may take a while. Call it inside a frame, never while cuInit is under way. */
 uint32_t hl_identity_host_pid(int device);
 void hl_identity_context_made(int device); /* asks if something here needs the join key */

@@ -112,12 +112,30 @@ static void drop(struct list *list) {
     list->count = 0;
 }
 
-uint64_t hl_probe_bytes(int device, uint32_t pid) {
+/* Some drivers translate the PIDs of the list into the namespace of whoever asks: inside a container this process then
+ * stands there under its inner PID (driver 580.159.04, H200). That is a key to the list, not the machine's PID. */
+static int inner_seen; /* the experiment has shown that the list has inner PIDs; release/acquire */
+
+void hl_probe_fork_child(void) { __atomic_store_n(&inner_seen, 0, __ATOMIC_RELEASE); }
+
+static bool in_first_namespace(void) {
+    struct stat own;
+    return !stat("/proc/self/ns/pid", &own) && own.st_ino == 0xEFFFFFFC; /* fixed in the kernel */
+}
+
+/* Under the machine's PID; where that is known and not listed although we are, the list has inner ones. */
+static const struct row *own_row(const struct list *list, uint32_t host_pid) {
+    const struct row *row = host_pid ? row_of(list, host_pid) : NULL;
+    bool inner = host_pid ? !in_first_namespace() : __atomic_load_n(&inner_seen, __ATOMIC_ACQUIRE);
+    return row || !inner ? row : row_of(list, (uint32_t)getpid());
+}
+
+uint64_t hl_probe_bytes(int device, uint32_t host_pid) {
     struct eye eye;
     struct list list = {NULL, 0};
     uint64_t bytes = 0;
     if (open_eye(device, &eye) && look(&eye, &list)) {
-        const struct row *row = row_of(&list, pid);
+        const struct row *row = own_row(&list, host_pid);
         if (row && row->bytes != (uint64_t)NVML_VALUE_NOT_AVAILABLE) bytes = row->bytes;
     }
     drop(&list);
@@ -327,6 +345,10 @@ int hl_probe_ask(int device, uint32_t *pid) {
         if (gate >= 0) close(gate);
     }
     close_eye(&eye);
+    if (reason == HL_REASON_ANSWERED && found == (uint32_t)getpid() && !in_first_namespace()) {
+        __atomic_store_n(&inner_seen, 1, __ATOMIC_RELEASE);
+        return HL_REASON_INNER_PIDS; /* also where both numbers happen to be the same: nothing tells the difference */
+    }
     if (reason == HL_REASON_ANSWERED) *pid = found;
     return reason;
 }

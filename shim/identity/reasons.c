@@ -38,6 +38,7 @@ static const char *const texts[HL_REASON_COUNT] = {
     [HL_REASON_AMBIGUOUS] = "NVML showed more than one process that could be this one",
     [HL_REASON_UNCONFIRMED] = "the process that NVML showed did not do what this one did",
     [HL_REASON_SYSTEM] = "a system call failed",
+    [HL_REASON_INNER_PIDS] = "NVML reports PIDs of this namespace here, not the machine's",
 };
 
 const char *hl_reason_text(int reason) {

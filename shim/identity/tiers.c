@@ -134,4 +134,5 @@ void hl_identity_fork_child(void) {
     __atomic_store_n(&host_pid, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&next_try, 0, __ATOMIC_RELEASE);
     pause_ns = 0;
+    hl_probe_fork_child();
 }

@@ -99,8 +99,7 @@ static uint64_t key(CUcontext context) { return (uint64_t)(uintptr_t)context | 1
  * fit. Only while nothing of ours lies on the device, so that all that NVML reports is the context. */
 static enum hl_admission learn(struct hl_ticket *ticket, CUdevice device) {
     CUresult code = CUDA_SUCCESS;
-    uint32_t pid = hl_ledger_live() ? 0 : hl_identity_host_pid(device);
-    uint64_t bytes = pid ? hl_probe_bytes(device, pid) : 0;
+    uint64_t bytes = hl_ledger_live() ? 0 : hl_probe_bytes(device, hl_identity_host_pid(device));
     if (!bytes) return HL_PASS; /* not known yet: the next context tries again */
     learned[device] = bytes;
     return hl_charge_begin(ticket, device, bytes, HL_KIND_CONTEXT, &code);

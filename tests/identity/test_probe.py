@@ -14,6 +14,7 @@ import pytest
 from lab.identity.endpoint import namespace_problem
 from lab.identity.paths import tiers
 from lab.node.faults import Fault
+from lab.region import Region
 from lab.spec import load_layout
 
 CONSTANTS = load_layout("history").constants
@@ -261,3 +262,39 @@ def test_a_call_that_fails(identity: object, name: str, code: int, reason: str) 
     assert (result, released) == (0, 0)
     assert identity.paths().reasons == {f"probe: {reason}": 1}
     assert ended.devices[0].used == 0
+
+
+@pytest.mark.parametrize("gate", [{}, {"LIBVGPU_HOST_PROCFS": "/proc"}], ids=["experiment", "procfs"])
+def test_a_driver_that_translates_its_list(
+    identity: object, compile_c: Callable[..., Path], native: Path, gate: dict[str, str]
+) -> None:
+    """As measured on a real one: NVML shows a container's process under its inner PID, never taken for the host's.
+
+    What it is good for, the context's bytes, still comes, whether or not another tier knows the host PID.
+    """
+    folder = identity.folder / "driver"
+    folder.mkdir()
+    flags = ("-shared", "-fPIC", "-ldl", "-Wl,-soname,libnvidia-ml.so.1")
+    source = Path(__file__).parents[1] / "native" / "identity" / "inner_nvml.c"
+    (folder / "libnvidia-ml.so.1").symlink_to(compile_c(source, *flags, name="libinner-nvml.so"))
+    script = START + "\nimport shutil; shutil.copy(os.environ['CUDA_DEVICE_MEMORY_SHARED_CACHE'], os.environ['COPY'])"
+    copy = identity.folder / "copy"
+    given = {
+        "LD_LIBRARY_PATH": f"{folder}:{native / 'fake'}",
+        "INNER_NVML": str(native / "fake" / "libnvidia-ml.so.1"),
+        "HOOKLAB_CONTEXT_BYTES": "learn",
+        "COPY": str(copy),
+        **gate,
+    }
+    with identity.start() as node:
+        result, pid = identity.run(node, script, place="private", **given)
+    assert result == 0
+    paths = identity.paths()
+    if gate:
+        assert paths.host_pids == {pid: ("procfs", 0)}
+    else:
+        assert paths.host_pids == {}
+        assert paths.reasons == {"probe: inner_pids": 1}
+    with Region.open(copy) as region:
+        assert abs(int(region.devices["used"][0]) - (512 << 20)) < 32 << 20
+        assert [process.host_pid for process in region.processes()] == [pid if gate else 0]
