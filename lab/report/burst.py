@@ -197,6 +197,9 @@ def rows(document: Mapping[str, Any]) -> list[Row]:
                 failed[reason] = failed.get(reason, 0) + number
             for name, number in run.get("counts", {}).items():
                 counts[name] = counts.get(name, 0) + number
+            for worker in run["raw"]:
+                path = f"identity {worker.get('identity') or 'not asked'}"
+                counts[path] = counts.get(path, 0) + 1
         found.append(
             Row(
                 condition=condition,
@@ -266,9 +269,15 @@ def composition(run: Mapping[str, Any]) -> dict[int, dict[str, int]]:
     return found
 
 
+def inside(phases: Mapping[str, int]) -> list[tuple[int, int, str]]:
+    """(time, order, phase) of what lies within one worker's cuInit, sorted; what is done lazily later is not of it."""
+    end = phases.get("worker_exit", NEVER)
+    return sorted((phases[name], INSIDE.index(name), name) for name in INSIDE if name in phases and phases[name] <= end)
+
+
 def segments(phases: Mapping[str, int]) -> dict[str, int]:
     """Ns by segment between neighbouring phases of one worker's cuInit."""
-    known = sorted((phases[name], INSIDE.index(name), name) for name in INSIDE if name in phases)
+    known = inside(phases)
     found: dict[str, int] = {}
     for (begin, _, first), (end, _, second) in itertools.pairwise(known):
         name = SEGMENTS.get((first, second), f"{first} to {second}")

@@ -96,7 +96,15 @@ def _worker(index: int, records: Records, release_ns: int, names: Mapping[int, s
         "phases": {name: phases[name] for name in PHASES if name in phases},
         "parts": [[STEPS[int(one["step"])], int(one["c"])] for one in ends if int(one["step"]) in STEPS],
         "alloc": alloc,
+        "identity": _identity(records),
     }
+
+
+def _identity(records: Records) -> str:
+    """Which tier said the host PID, "unknown" when none could, "" when nobody asked."""
+    outcomes = records[(records["event"] == history.event("IDENTITY")) & (records["extra"] == 1)]
+    tiers = {number: name for name, number in history.constants().items() if name.startswith("HL_TIER_")}
+    return tiers[int(outcomes[0]["a"])].removeprefix("HL_TIER_").lower() if len(outcomes) else ""
 
 
 def _from_driver(records: Records, phases: dict[str, int], release_ns: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
-from lab.report.burst import INSIDE, SEGMENTS
+from lab.report.burst import SEGMENTS, inside
 
 _SEQUENCE = 1
 
@@ -23,7 +23,7 @@ def trace(run: Mapping[str, Any]) -> bytes:
         packet.track_descriptor.uuid = track
         packet.track_descriptor.name = f"worker {one['worker']}" + ("" if one["ok"] else f": {one['reason']}")
         phases = one["phases"]
-        known = sorted((phases[name], INSIDE.index(name), name) for name in INSIDE if name in phases)
+        known = inside(phases)
         for (begin, _, first), (end, _, second) in itertools.pairwise(known):
             _slice(builder, track, SEGMENTS.get((first, second), f"{first} to {second}"), begin, end)
         if "worker_exit" in phases and "first_alloc" in phases:

@@ -30,7 +30,7 @@ from typing import Any
 from lab import native
 from lab.node.faults import FaultError
 from lab.node.server import NodeError, NodeServer
-from lab.runner import burst_plan, guest, plan, rundir
+from lab.runner import burst_broker, burst_plan, guest, plan, rundir
 from lab.runner.burst_plan import Condition, Control
 from lab.runner.guest import GuestError
 from lab.runner.recorder import Recorder
@@ -227,6 +227,7 @@ class _Burst:
             scratch = Path(tempfile.mkdtemp(prefix="hooklab-burst-"))
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
             node = self._start_node(stack)
+            stack.enter_context(burst_broker.serving(self.job.condition.broker))
             recorder = Recorder(self.history, capacity=_RECORDS * (self.job.workers + 2))
             stack.callback(self._kill_all)
             release_ns, wall_ns = self._play(self._environment(node, scratch), stack)

@@ -25,6 +25,7 @@ class Condition:
     faults: tuple[Fault, ...] = ()
     worker: str = ""  # what each worker measures after its cuInit
     holder: str = ""  # what another process holds meanwhile
+    broker: str = ""  # who serves host PIDs meanwhile: "", "right" or "faulty"
     control: str = ""  # the control this burst belongs to
 
 
@@ -50,6 +51,8 @@ def _conditions() -> dict[str, Condition]:
         Condition(name="limit_on", memory="all"),
         Condition(name="limit_off", memory=""),
         Condition(name="client_only", environment={"LIBVGPU_HOSTPID_BROKER": "0"}),
+        Condition(name="broker", environment={"LIBVGPU_HOSTPID_BROKER": "1"}, broker="right"),
+        Condition(name="broker_faulty", environment={"LIBVGPU_HOSTPID_BROKER": "1"}, broker="faulty"),
         Condition(name="broker_missing", environment={"LIBVGPU_HOSTPID_BROKER": "1"}),
         Condition(name="procfs", environment={"LIBVGPU_HOST_PROCFS": "/proc"}),
     ]

@@ -165,3 +165,19 @@ def test_two_hundred_and_fifty_six_register_at_once(tmp_path: Path) -> None:
     (one,) = play(tmp_path, workers=(256,), context="16MiB", timeout_s=300.0)["runs"]
     assert all(worker["ok"] and worker["alloc"] == 0 for worker in one["raw"])
     assert len({worker["pid"] for worker in one["raw"]}) == 256
+
+
+def test_the_harness_is_the_same_under_every_condition(tmp_path: Path) -> None:
+    """A broker, a faulty one, none, procfs: each answers or falls through, and never on cuInit's path."""
+    conditions = ("baseline", "client_only", "broker", "broker_missing", "broker_faulty", "procfs")
+    document = play(tmp_path, workers=(3,), conditions=conditions)
+    counts = {row.condition: row.counts for row in burst.rows(document)}
+    assert sorted(counts) == sorted(conditions)
+    assert counts["baseline"]["identity not asked"] == 3
+    assert counts["broker"]["identity broker"] == 3
+    assert "identity broker" not in counts["broker_missing"].keys() | counts["broker_faulty"].keys()
+    for one in document["runs"]:
+        for worker in one["raw"]:
+            assert worker["ok"]
+            assert worker["phases"].get("identity_enter", burst.NEVER) > worker["phases"]["worker_exit"]
+            assert "identity" not in burst.segments(worker["phases"])
