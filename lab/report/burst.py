@@ -287,6 +287,7 @@ def segments(phases: Mapping[str, int]) -> dict[str, int]:
 
 # -- controls --------------------------------------------------------------------------------------------------------
 
+KILLED = "killed by SIGKILL"
 SAME = 0.10  # of the base: less than that is no difference
 
 
@@ -358,8 +359,14 @@ def _figure(kind: str, runs: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[flo
         return _difference(_median(_parts(first, "retain")), _median(_parts(first, "retain_nested")))
     if kind == "retain_with_holder":
         return _difference(_median(_parts(first, "retain")), _median(_parts(last, "retain")))
+    if kind == "slowest":  # of those that nobody killed
+        groups = [
+            [[one for one in run["raw"] if KILLED not in one["reason"]] for run in group] for group in (first, last)
+        ]
+    else:
+        groups = [[run["raw"] for run in group] for group in (first, last)]
     rank = 99 if kind == "p99" else 100
-    before, after = (_median([nearest_rank(latencies(run["raw"]), rank) for run in group]) for group in (first, last))
+    before, after = (_median([nearest_rank(latencies(raw), rank) for raw in group]) for group in groups)
     return _difference(before, after)
 
 

@@ -343,7 +343,7 @@ class _Burst:
     def _spawn(
         self, environment: Mapping[str, str], index: int, words: Sequence[str], passed: Sequence[int], stderr: Any
     ) -> _Worker:
-        own = {"HOOKLAB_PROCESS": str(index)}
+        own = {"HOOKLAB_PROCESS": str(index)} | (dict(self.job.condition.first) if index == 0 else {})
         if self.options.visible == "spread":
             own["CUDA_VISIBLE_DEVICES"] = str(index % len(self.options.gpus))
         popen = subprocess.Popen(

@@ -49,8 +49,7 @@ void hl_running_watch(void) {
 
 void hl_running_fork_child(void) {
     __atomic_store_n(&hl_suspended, 0, __ATOMIC_SEQ_CST);
-    hl_ledger_status(0,
-                     HL_SLOT_SUSPENDED | HL_SLOT_TAKES_SIGNALS); /* of the slot to come */
+    hl_ledger_status(0, HL_SLOT_SUSPENDED | HL_SLOT_TAKES_SIGNALS); /* of the slot to come */
 }
 
 void hl_wait_running(void) {

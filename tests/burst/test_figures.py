@@ -136,9 +136,16 @@ def test_a_control_without_a_measurement_is_unknown() -> None:
 def test_a_killed_owner_that_stops_everybody_is_slower_without_end() -> None:
     made = document(run([5, 6], condition="a"), run([None, None], condition="b"))
     made["controls"] = [{**CONTROL, "figure": "slowest", "predicted": "+", "conditions": ["a", "b"]}]
+    made["runs"][1]["raw"][1]["reason"] = "not finished after 120 s"  # the first one was killed, as planned
     (result,) = burst.controls(made)
     assert result.outcome == "holds"
     assert result.figure_ns is None
+
+
+def test_the_killed_owner_itself_is_no_laggard() -> None:
+    made = document(run([5, 6], condition="a"), run([None, 6], condition="b"))
+    made["controls"] = [{**CONTROL, "figure": "slowest", "predicted": "+", "conditions": ["a", "b"]}]
+    assert [result.outcome for result in burst.controls(made)] == ["loses"]
 
 
 def test_nothing_is_changed_by_reading() -> None:

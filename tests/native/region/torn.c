@@ -1,7 +1,7 @@
 /* Two writers on one slot, a reader in between: what a sequence number lets a reader see.
  *
- * Usage: torn FOLDER hami|hooklab READS, or torn FOLDER write: one writer, until standard input ends. Two threads book and give back pairs of words that always sum up to the same;
- * each change of a pair is one change of the books. A reader that follows the protocol counts the reads that it had to
+ * Usage: torn FOLDER hami|hooklab READS, or torn FOLDER write: one writer, until standard input ends. Two threads book
+ * and give back pairs of words that always agree; each change of a pair is one change of the books. A reader that follows the protocol counts the reads that it had to
  * believe and whose words do not fit together. Prints `READS TORN`. With hami the second writer makes the number even in
  * the middle of the first one's change. With hooklab changes are made under the region lock and readers read one word. */
 #define _GNU_SOURCE
