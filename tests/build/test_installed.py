@@ -18,14 +18,20 @@ from lab.codegen import fingerprint
 PACKAGE = Path(lab.__file__).parent
 NATIVES = (
     "build.json",
+    "echo/libcuda.so.1",
+    "echo/libnvidia-ml.so.1",
     "fake/libcuda.so.1",
     "fake/libnvidia-ml.so.1",
     "hooklab-bench",
     "hooklab-box",
     "hooklab-caller",
+    "hooklab-routes",
+    "hooklab-routes-host",
+    "libhooklab-audit.so",
     "libhooklab-engine.so",
     "libhooklab-preload.so",
     "libhooklab-region.so",
+    "libhooklab-routes.so",
 )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.hooks import matrix as matrix_module
 from lab.hooks import model
-from lab.hooks.matrix import FIRST_HOSTS, OUTER_HOSTS
+from lab.hooks.matrix import FIRST_HOSTS, OUTER_HOSTS, Options
 from lab.hooks.model import CRASH, ESCAPE, HANG, HOOKED, OUT, PASSES, WRONG, Matrix
 from lab.hooks.outputs import as_markdown
 from lab.spec import load_hooks
@@ -151,3 +152,15 @@ def test_an_example_from_elsewhere_needs_no_project(examine: Examine, twin: Call
     assert (ESCAPE, "cuMemAlloc_v2", "depth3") in found(matrix)
     assert (model.GAP, "cuMemAllocManaged", "dlsym") in found(matrix)
     assert matrix.decisions["cuCtxGetDevice"].reason
+
+
+def test_two_drivers_that_answer_alike_agree_and_a_difference_is_named(
+    mini: Path, native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The miniature driver stands for the machine's: it lacks one name and refuses no version."""
+    monkeypatch.setattr(matrix_module, "real_driver", lambda: native / "fake")
+    assert matrix_module.compare_drivers(Options()) == []
+    monkeypatch.setattr(matrix_module, "real_driver", lambda: mini)
+    differences = matrix_module.compare_drivers(Options())
+    assert "cuCtxCreate_v4 by resolver2 version 12050 flags 0" in {finding.subject for finding in differences}
+    assert {finding.kind for finding in differences} == {"drivers-differ"}
