@@ -205,6 +205,7 @@ class _Worker:
         self.popen, self.index = popen, index
         self.pidfd = os.pidfd_open(popen.pid)
         self.status: int | None = None
+        self.given_up = False  # ended by us, because the time was over
 
 
 class _Burst:
@@ -407,6 +408,7 @@ class _Burst:
     def _kill_all(self) -> None:
         for worker in self._everyone():
             if worker.status is None:
+                worker.given_up = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.popen.pid, signal.SIGKILL)
                 with contextlib.suppress(KeyError, ValueError, RuntimeError):
@@ -418,7 +420,7 @@ class _Burst:
         """Why a worker has no result, most telling first."""
         if told:
             return told
-        if self.timed_out and worker.status == -signal.SIGKILL:
+        if worker.given_up:
             return f"not finished after {self.options.timeout_s:g} s"
         if worker.status is not None and worker.status < 0:
             return f"killed by {signal.Signals(-worker.status).name}"
