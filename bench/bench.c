@@ -104,6 +104,7 @@ static const char ptx[] = ".version 7.0\n.target sm_52\n.address_size 64\n"
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--burst")) return worker_main(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "--load")) return load_main(argc, argv);
     const char *levels = "0,1000,10000,100000";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--live")) levels = argv[i + 1];

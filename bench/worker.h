@@ -2,4 +2,5 @@
 #ifndef HOOKLAB_WORKER_H
 #define HOOKLAB_WORKER_H
 int worker_main(int argc, char **argv);
+int load_main(int argc, char **argv); /* load.c */
 #endif

@@ -83,6 +83,8 @@ struct event {
     struct stream *stream;
 };
 
+enum { QUEUE_DEPTH = 1024 }; /* launches that a context queues before the call waits */
+
 struct ctx {
     uint32_t magic;
     int alive;  /* atomic: 0 = destroyed, or a primary context that nobody retains */
@@ -98,6 +100,8 @@ struct ctx {
     struct array *arrays;
     uint32_t peers; /* devices whose memory its kernels may touch, one bit each */
     struct stream legacy, per_thread;
+    uint64_t queued[QUEUE_DEPTH]; /* ends of the newest launches */
+    uint32_t queue_next;
     size_t limit[LIMITS];
     CUfunc_cache cache;
     CUsharedconfig shared;

@@ -233,6 +233,14 @@ static void submitted(struct ctx *ctx, struct stream *queue, uint64_t ns) {
     stream_work(queue, occupy(ctx->device, queue, ns));
 }
 
+/* A context queues so many launches; the next call waits until the oldest of them has ended. */
+static void wait_for_room(struct ctx *ctx, const struct stream *queue) {
+    uint64_t end = __atomic_load_n(&queue->end_ns, __ATOMIC_RELAXED);
+    uint32_t place = __atomic_fetch_add(&ctx->queue_next, 1, __ATOMIC_RELAXED) % QUEUE_DEPTH;
+    uint64_t before = __atomic_exchange_n(&ctx->queued[place], end, __ATOMIC_RELAXED);
+    if (__builtin_expect(before && before > hl_now_ns(), 0)) hl_sleep_until(before);
+}
+
 static CUresult too_large(const struct ctx *ctx, const struct entry *e, const struct shape *s) {
     const struct hl_node_device *d = physical(ctx->device);
     uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2],
@@ -290,6 +298,7 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
         ns = execute(ctx, e, s, buffer, queue, ns);
     }
     submitted(ctx, queue, ns);
+    wait_for_room(ctx, queue);
     return CUDA_SUCCESS;
 }
 

@@ -10,13 +10,15 @@ from lab.policy._load import PolicyError, load, one_line
 
 # HL_ENGINE_HAS_* of engine.h, in the order of the optional methods in what `prepare` returns.
 _OPTIONAL = (("settle", 1), ("release", 2), ("lease", 4), ("observe", 8))
+_PACES_BLOCKS, _PACES_BOUNDED = 16, 32  # HL_ENGINE_PACES_*
 _PACING = ("lease", "observe")  # of the controller that HOOKLAB_PACING names, where it names one
 
 
 def prepare(spec: str, pacing: str) -> tuple[object, ...]:
     """(features, admit, settle, release, lease, observe, bool, None); absent methods are None.
 
-    Raises PolicyError when the policy cannot be used or a controller is named that does not exist.
+    `pacing` is "" where no core limit applies, else "default" or what HOOKLAB_PACING says. Raises PolicyError when a
+    policy or controller cannot be used or does not exist.
     """
     # A policy that prints would write into the streams of the process under test; with None print does nothing.
     sys.stdin = sys.stdout = sys.stderr = None
@@ -27,12 +29,7 @@ def prepare(spec: str, pacing: str) -> tuple[object, ...]:
     policy = load(spec)
     pacer: object = policy
     if pacing:
-        from lab.policy.pacing import load_pacing  # only where it is asked for: it costs the start
-
-        try:
-            pacer = load_pacing(pacing)
-        except PolicyError as error:
-            raise PolicyError(f"HOOKLAB_PACING={pacing}: {error}") from None
+        pacer = _pacer(policy, pacing)
     features = 0
     methods: list[object] = []
     for name, bit in _OPTIONAL:
@@ -40,7 +37,26 @@ def prepare(spec: str, pacing: str) -> tuple[object, ...]:
         methods.append(method)
         if method is not None:
             features |= bit
+    if pacing:
+        features |= _PACES_BLOCKS if getattr(pacer, "UNIT", "ns") == "blocks" else 0
+        features |= _PACES_BOUNDED if getattr(pacer, "BOUNDED", True) else 0
     return (features, policy.admit, *methods, bool, None)
+
+
+def _pacer(policy: object, pacing: str) -> object:
+    """The object that grants leases: the one named; for "default" the user's own policy where it paces, else hybrid."""
+    from lab.policy._memory import MemoryPolicy
+    from lab.policy.pacing import DEFAULT, load_pacing  # only a process with a core limit pays for it
+
+    if pacing == "default":
+        paces = hasattr(policy, "lease") and type(policy) is not MemoryPolicy
+        return policy if paces else load_pacing(DEFAULT)
+    if ":" in pacing and not pacing.startswith("/"):
+        raise PolicyError(f"HOOKLAB_PACING={pacing}: the path of a policy file must be absolute")
+    try:
+        return load_pacing(pacing)
+    except PolicyError as error:
+        raise PolicyError(f"HOOKLAB_PACING={pacing}: {error}") from None
 
 
 def describe(error: BaseException) -> str:

@@ -159,7 +159,7 @@ def examine_process(pid: int) -> list[Finding]:
     engine = [path for path in proc.objects(maps) if Path(path).name == "libhooklab-engine.so"]
     found.append(Finding("engine", "booted" if engine else "not loaded: no policy decision was needed yet"))
     found.extend(_reference_findings(pid, maps, interposers, drivers))
-    found.extend(_region_findings(environment, root))
+    found.extend(_region_findings(environment, root, pid))
     return found
 
 
@@ -214,7 +214,7 @@ def _reference_findings(
     return found
 
 
-def _region_findings(environment: dict[str, str], root: Path) -> list[Finding]:
+def _region_findings(environment: dict[str, str], root: Path, pid: int) -> list[Finding]:
     path = environment.get(REGION) or _settings(root).get(REGION)
     if not path:
         return [Finding("region", f"{REGION} is not set: the ledger is private to the process")]
@@ -230,9 +230,24 @@ def _region_findings(environment: dict[str, str], root: Path) -> list[Finding]:
             found.extend(
                 Finding("region problem", str(problem), "bad", "hooklab region check FILE") for problem in problems
             )
+            found.extend(_pacing_findings(file, pid))
             return found
     except RegionError as error:
         return [Finding("region", str(error), "bad", "see hooklab region check")]
+
+
+def _pacing_findings(file: Path, pid: int) -> list[Finding]:
+    """Why a process is, or is not, held to its core limit: what its limiter says of itself."""
+    from lab.region.pacing import read_pacing
+
+    innermost = proc.innermost_pid(pid)
+    rows = [row for row in read_pacing(file) if row.pid == innermost]
+    found: list[Finding] = []
+    for row in rows:
+        bad = row.state in ("fault", "absent", "blind") or bool(row.unpaced and row.state not in ("none", "off"))
+        mend = "launches pass: see the reasons, and the process's stderr" if bad else ""
+        found.extend(Finding("core limit", line, "warn" if bad else "ok", mend) for line in row.lines())
+    return found
 
 
 def _settings(root: Path) -> dict[str, str]:

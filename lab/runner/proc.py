@@ -76,6 +76,17 @@ def environment(pid: int) -> dict[str, str]:
     return {os.fsdecode(key): os.fsdecode(value) for key, value in pairs}
 
 
+def innermost_pid(pid: int) -> int:
+    """The PID that a process has in its own PID namespace; `pid` where the kernel does not say."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    except OSError:
+        pass
+    return pid
+
+
 def objects(maps: list[Mapping]) -> dict[str, int]:
     """Mapped files by path -> lowest address (the load base of an ELF object)."""
     bases: dict[str, int] = {}

@@ -20,11 +20,18 @@
 
 struct hl_engine_config {
     const char *policy;        /* NULL or "" = built in; else "/abs/file.py:Class" */
-    const char *pacing;        /* HOOKLAB_PACING or NULL */
+    const char *pacing;        /* NULL: launches are not paced; "default", a name, or "/abs/file.py:Class" */
     void (*log)(const char *); /* one line, no newline; never NULL */
 };
 
-enum { HL_ENGINE_HAS_SETTLE = 1, HL_ENGINE_HAS_RELEASE = 2, HL_ENGINE_HAS_LEASE = 4, HL_ENGINE_HAS_OBSERVE = 8 };
+enum {
+    HL_ENGINE_HAS_SETTLE = 1,
+    HL_ENGINE_HAS_RELEASE = 2,
+    HL_ENGINE_HAS_LEASE = 4,
+    HL_ENGINE_HAS_OBSERVE = 8,
+    HL_ENGINE_PACES_BLOCKS = 16, /* a launch costs its thread blocks, else its GPU time in ns */
+    HL_ENGINE_PACES_BOUNDED = 32 /* the launch path bounds the work in flight */
+};
 
 struct hl_engine_api {
     uint32_t abi;            /* HL_ENGINE_ABI */
@@ -36,7 +43,7 @@ struct hl_engine_api {
     const char *(*reason)(void); /* why boot failed or the last fault, "" if none; static storage */
     uint64_t (*faults)(void);    /* policy faults so far in this process */
     uint64_t (*boot_ns)(void);   /* how long boot took, 0 if not booted */
-    uint32_t (*features)(void);  /* HL_ENGINE_HAS_*: optional methods the policy class defines */
+    uint32_t (*features)(void);  /* HL_ENGINE_HAS_*, HL_ENGINE_PACES_*: what the policies define */
     /* device ordinal, bytes asked, HL_KIND_*, bytes the container uses now (pending included), limit (0 none),
      * bytes of `used` that other processes of the container hold. */
     int64_t (*admit)(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t shared);

@@ -47,6 +47,7 @@ void hl_books_forget(void) { usable = false; }
 
 /* A clean end is said in the books; what is still held stays in them as long as the driver holds it. */
 __attribute__((destructor)) static void close_books(void) {
+    hl_pacing_close();
     if (usable) hl_ledger_close();
 }
 

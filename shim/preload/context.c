@@ -127,6 +127,7 @@ static bool record(enum hl_admission admission, struct hl_ticket *ticket, CUresu
 static void ended(CUcontext context) {
     int saved = errno;
     __atomic_add_fetch(&ends, 1, __ATOMIC_ACQ_REL);
+    hl_measure_context_ended(context);
     if (hl_books_usable()) hl_ledger_release_context((uint64_t)(uintptr_t)context);
     errno = saved;
 }

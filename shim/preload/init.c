@@ -42,6 +42,7 @@ static void fork_child(void) {
     hl_ledger_fork_child();
     hl_running_fork_child();
     hl_books_forget();
+    hl_pacing_fork_child();
     hl_history_fork_child();
     hl_context_fork_child();
     hl_identity_fork_child();
@@ -58,6 +59,7 @@ static void pre_init(void) {
         hl_phase(HL_PHASE_ATTACHED, 0);
         hl_running_watch();
     }
+    hl_pacing_prepare();
     __atomic_store_n(&prepared, wanted ? 2 : 1, __ATOMIC_RELEASE);
     hl_phase(HL_PHASE_PREINIT_EXIT, 0);
 }

@@ -115,6 +115,17 @@ uint64_t hl_books_limit(int device); /* what applies now: the region's, else the
 int32_t hl_verdict(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others);
 const char *hl_policy(void); /* NULL = the built-in one */
 
+struct hl_engine_api;
+const struct hl_engine_api *hl_engine_of_process(void); /* booted when first asked for; NULL = there is none */
+void hl_engine_failed(const struct hl_engine_api *api); /* a policy raised: counted, said once */
+
+/* -- the limiter (pacing.c) -- */
+void hl_pacing_prepare(void); /* pre-init, after the books */
+void hl_pacing_fork_child(void);
+void hl_pacing_close(void);         /* clean end, before the books */
+const char *hl_pacing_wanted(void); /* NULL: no core limit, the engine needs no pacing policy */
+void hl_measure_context_ended(CUcontext context);
+
 /* -- charges (charge.c) -- */
 struct hl_ticket;
 enum hl_admission { HL_PASS, HL_ADMITTED, HL_REFUSED };

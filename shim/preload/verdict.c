@@ -35,9 +35,10 @@ static void tell(int what, uint64_t ns, const char *why) {
                              .b = ns};
     bool first = !__atomic_exchange_n(&said[what], 1, __ATOMIC_RELAXED);
     if (first || what == FAULT) hl_history_add(&event); /* every fault counts */
-    if (first && what == FAULT) hl_log(0, "the policy failed: %.300s; charges without a verdict are refused", why);
+    if (first && what == FAULT)
+        hl_log(0, "the policy failed: %.300s; charges without a verdict are refused, launches pass", why);
     if (first && what == ABSENT)
-        hl_log(0, "no policy engine: %.300s; charges under a limit or a policy are refused", why);
+        hl_log(0, "no policy engine: %.300s; charges under a limit or a policy are refused, launches pass", why);
 }
 
 /* Beside our own file, wherever the container mounted it. */
@@ -73,14 +74,13 @@ static const struct hl_engine_api *open_engine(char *why, size_t size) {
     return api;
 }
 
-static const struct hl_engine_api *engine(void) {
+const struct hl_engine_api *hl_engine_of_process(void) {
     const struct hl_engine_api *api = __atomic_load_n(&published, __ATOMIC_ACQUIRE);
     if (HL_LIKELY(api != NULL)) return api;
     if (__atomic_load_n(&given_up, __ATOMIC_ACQUIRE)) return NULL;
     char why[512] = "";
     api = open_engine(why, sizeof why);
-    const struct hl_engine_config config = {
-        .policy = hl_policy(), .pacing = hl_config("HOOKLAB_PACING"), .log = hl_log_error};
+    const struct hl_engine_config config = {.policy = hl_policy(), .pacing = hl_pacing_wanted(), .log = hl_log_error};
     if (api && api->boot(&config)) {
         snprintf(why, sizeof why, "%s", api->reason());
         api = NULL;
@@ -95,9 +95,11 @@ static const struct hl_engine_api *engine(void) {
     return api;
 }
 
+void hl_engine_failed(const struct hl_engine_api *api) { tell(FAULT, 0, api->reason()); }
+
 static int32_t decide(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others) {
     if (!limit && !hl_policy()) return CUDA_SUCCESS;
-    const struct hl_engine_api *api = engine();
+    const struct hl_engine_api *api = hl_engine_of_process();
     if (!api) return CUDA_ERROR_OUT_OF_MEMORY;
     int64_t verdict = api->admit(device, size, kind, used, limit, others);
     if (verdict == HL_ENGINE_REENTRY)

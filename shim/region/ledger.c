@@ -470,6 +470,10 @@ int hl_share_read(int device, struct hl_share *share) {
     if (problem) return problem;
     memcpy(share->words, region.device[device].policy, sizeof share->words);
     share->version = region.device[device].policy_version;
+    uint64_t in_flight = 0; /* with the slots, so that what a dead process had goes with it */
+    for (uint32_t i = 0; i < region.header->slot_high; i++)
+        if (region.slot[i].state == HL_SLOT_LIVE) in_flight += load(&region.slot[i].in_flight[device]);
+    share->words[HL_SHARE_IN_FLIGHT] = (int64_t)in_flight > 0 ? in_flight : 0;
     hl_region_unlock(&region);
     return 0;
 }
@@ -486,6 +490,16 @@ int hl_share_commit(int device, const struct hl_share *share) {
     }
     hl_region_unlock(&region);
     return first;
+}
+
+void hl_share_in_flight(int device, int64_t ns) {
+    if (in_reach(device) && ready()) add(&region.slot[slot].in_flight[device], (uint64_t)ns);
+}
+
+void hl_share_bury(void) {
+    if (hl_share_lock()) return;
+    hl_region_sweep(&region, slot, -1);
+    hl_region_unlock(&region);
 }
 
 /* ---- fork ---- */

@@ -75,12 +75,14 @@ struct hl_region_slot;
 struct hl_share {
     uint64_t words[64], version;
 };
-enum { HL_SHARE_OWN = 16 };                                    /* words from here on are the policy's own */
+enum { HL_SHARE_IN_FLIGHT = 7, HL_SHARE_OWN = 16 };            /* words from here on are the policy's own */
 struct hl_region_slot *hl_ledger_slot(void);                   /* this process's; NULL without books */
 struct hl_region_device *hl_ledger_device(int device);         /* NULL without books */
 const struct hl_region_header *hl_ledger_header(void);         /* NULL without books */
 int hl_share_read(int device, struct hl_share *share);         /* the policy's own words; 0 or -errno */
 int hl_share_commit(int device, const struct hl_share *share); /* 1 done, 0 overtaken, or -errno */
+void hl_share_in_flight(int device, int64_t ns);               /* so much more is in flight here */
+void hl_share_bury(void);                                      /* looks for the dead: what they had in flight goes */
 int hl_share_lock(void);                                       /* the region's lock, for a few stores: 0 or -errno */
 void hl_share_unlock(void);
 /* Clean end (atexit): gives the slot back if it holds nothing. Bytes still held stay booked until the kernel says that

@@ -1,0 +1,106 @@
+"""Launches under a core limit: the order of things, who is paced, who is not and why, and that nothing is silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.spec import load_layout
+
+REGION = load_layout("hooklab-1").constants
+ENTRIES = {"async": "KERNEL", "ex": "EX", "cooperative": "COOPERATIVE"}
+
+
+def paced(slot: Any, entry: str) -> int:
+    return int(slot["paced"][REGION[f"HL_ENTRY_{entry}"]])
+
+
+def why(slot: Any, reason: str) -> int:
+    return int(slot["unpaced_why"][REGION[f"HL_UNPACED_{reason}"]])
+
+
+def test_without_a_core_limit_nothing_is_looked_at(lab: Any) -> None:
+    played = lab.play(seconds=0.1)
+    assert played.slot["pacing_state"] == REGION["HL_PACING_NONE"]
+    assert not played.slot["paced"].any()
+    assert not played.slot["unpaced"].any()
+    assert not played.slot["slept"]
+    assert not len(lab.events("LAUNCH"))
+    assert not len(lab.events("PACE"))
+
+
+@pytest.mark.parametrize("pattern", ENTRIES)
+def test_every_entry_is_paced_alike(lab: Any, pattern: str) -> None:
+    played = lab.play(pattern, CUDA_DEVICE_SM_LIMIT="30")
+    assert paced(played.slot, ENTRIES[pattern]) == played.report["launches"] > 0
+    assert not played.slot["unpaced"].any()
+    assert played.slot["pacing_state"] == REGION["HL_PACING_ON"]
+    assert played.slot["waits"]
+    assert played.slot["slept"]
+    assert played.slot["leases"]
+    wall = played.report["ended_ns"] - played.report["began_ns"]
+    assert played.device["measured"] < wall * 0.6  # unlimited it is the whole time
+
+
+def test_order_of_a_launch(lab: Any) -> None:
+    lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="50")
+    stages = [int(record["a"]) for record in lab.events("LAUNCH")]
+    assert len(stages) >= 8
+    assert stages == [1, 2, 3, 4] * (len(stages) // 4)
+    calls = lab.events("CALL")
+    kernel = int(lab.events("LAUNCH")["name"][0])
+    times = [int(record["time_ns"]) for record in lab.events("LAUNCH") if int(record["a"]) == 4]
+    driver = sorted(int(record["time_ns"]) for record in calls if int(record["name"]) == kernel)
+    assert len(driver) >= len(times)
+    for limiter, call in zip(times, driver, strict=False):  # each limiter before its driver call, none overtakes
+        assert limiter <= call
+
+
+def test_policies_of_hami_keep_their_meaning(lab: Any) -> None:
+    off = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", GPU_CORE_UTILIZATION_POLICY="disable")
+    assert off.slot["pacing_state"] == REGION["HL_PACING_OFF"]
+    assert not off.slot["paced"].any()
+
+
+def test_a_monitor_may_switch_pacing_off_unless_forced(lab: Any) -> None:
+    from lab.region import Region
+
+    lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30")
+    header = load_layout("hooklab-1").dtype("hl_region_header")
+    offset = int(header.fields["pacing_switch"][1])
+    path: Path = lab.folder / "region"
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\x01")
+    with Region.open(path) as region:
+        assert region is not None
+    switched = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30")
+    assert why(switched.slot, "SWITCHED") > 0
+    assert not paced(switched.slot, "KERNEL")
+    forced = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", GPU_CORE_UTILIZATION_POLICY="force")
+    assert paced(forced.slot, "KERNEL") > 0
+    assert not forced.slot["unpaced"].any()
+
+
+def test_a_policy_that_fails_lets_launches_pass_and_counts_them(lab: Any, tmp_path: Path) -> None:
+    policy = tmp_path / "broken.py"
+    policy.write_text(
+        "class Broken:\n"
+        "    def admit(self, device, size, kind, used, limit, shared): return 0\n"
+        "    def lease(self, device, cost, now, shared): return cost // 0\n"
+        "    def observe(self, device, busy, window, now, shared): return 0\n"
+    )
+    played = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_PACING=f"{policy}:Broken")
+    assert played.slot["pacing_state"] == REGION["HL_PACING_FAULT"]
+    assert why(played.slot, "FAULT") == played.report["launches"]
+    assert not played.slot["paced"].any()
+    assert "ZeroDivisionError" in played.err
+
+
+def test_an_unknown_policy_is_said_and_counted(lab: Any) -> None:
+    played = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_PACING="no-such")
+    assert played.slot["pacing_state"] == REGION["HL_PACING_ABSENT"]
+    assert why(played.slot, "ABSENT") == played.report["launches"]
+    assert "no-such" in played.err
