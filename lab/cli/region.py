@@ -219,6 +219,7 @@ def _as_json(opened: Region) -> dict[str, object]:
                 "generation": process.generation,
                 "pid": process.pid,
                 "host_pid": process.host_pid,
+                "identity_tier": process.tier or None,
                 "comm": process.comm,
                 "present": process.present,
                 "held": process.held,
@@ -266,7 +267,7 @@ def _print(opened: Region) -> None:
         processes.add_row(
             str(process.slot),
             str(process.pid),
-            str(process.host_pid or "unknown"),
+            f"{process.host_pid} ({process.tier})" if process.host_pid else "unknown",
             escape(process.comm),
             "lives" if process.present else "dead, not buried yet",
             _holds(process),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
 import mmap
 import os
 import stat
@@ -39,6 +40,12 @@ class RegionError(ValueError):
     """A region that cannot be used; the text is one line: file, cause, mend."""
 
 
+@functools.cache
+def _tiers() -> Mapping[int, str]:
+    names = load_layout("history").constants
+    return {int(names[name]): name.removeprefix("HL_TIER_").lower() for name in names if name.startswith("HL_TIER_")}
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One taken slot. Sizes are bytes."""
@@ -49,6 +56,8 @@ class Process:
     """In its own PID namespace."""
     host_pid: int
     """0: unknown."""
+    tier: str
+    """Who told the host PID: `broker`, `procfs`, `probe`; empty while it is unknown."""
     start_time: int
     """Clock ticks since boot, /proc/PID/stat field 22."""
     pid_namespace: int
@@ -148,6 +157,7 @@ class Region:
             generation=int(slot["generation"]),
             pid=int(slot["pid"]),
             host_pid=int(slot["host_pid"]),
+            tier=_tiers().get(int(slot["identity_tier"]), "another") if slot["host_pid"] else "",
             start_time=int(slot["start_time"]),
             pid_namespace=int(slot["pid_namespace"]),
             comm=bytes(slot["comm"]).decode(errors="replace"),

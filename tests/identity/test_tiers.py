@@ -198,7 +198,8 @@ import shutil; shutil.copy(os.environ['CUDA_DEVICE_MEMORY_SHARED_CACHE'], os.env
     assert context != 0
     assert identity.paths().host_pids == {parent: ("broker", 0)}
     with Region.open(copy) as region:
-        assert [process.host_pid for process in region.processes() if process.host_pid] == [parent]
+        told = [(process.host_pid, process.tier) for process in region.processes() if process.host_pid]
+    assert told == [(parent, "broker")]
 
 
 def test_after_exec_it_is_asked_again(identity: object, serve: Callable[..., object]) -> None:
