@@ -1,7 +1,7 @@
 /* A load on the GPU in a known pattern, and how long its launches took: `hooklab-bench --load key=value ...`
  *
  *   pattern   async, short, sync, long, burst, modest, mixed, changing, giant: what facts of other limiters were measured
- *             with; ex, cooperative: async through another entry
+ *             with; ex, cooperative, graph: async through another entry, a graph of five kernels at a time
  *   seconds   how long (default 5)   seed   of the sizes and pauses
  *   ps        real GPU: picoseconds that an iteration of the kernel takes when it is alone; 0 = measure it and print it
  *   real      1: the kernel works for iterations and writes the GPU's clock, so that what it got can be told apart from
@@ -52,6 +52,7 @@ struct load {
     CUfunction function;
     CUstream stream;
     CUdeviceptr log;
+    CUgraphExec graph;
     uint64_t launches, began, until;
     uint32_t *took; /* ns of each launch call, saturated; the first KEPT */
 };
@@ -75,11 +76,29 @@ static uint64_t draw(struct load *load) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
+/* Five kernels of 200 us, captured once: the capture itself runs nothing. */
+static CUgraphExec graph_of(struct load *load) {
+    CUgraph graph;
+    CUgraphExec exec;
+    uint64_t value = load->real ? 200000 * 1000 / load->ps : 200000;
+    void *arguments[] = {&value, &load->log};
+    check(cuStreamBeginCapture_v2(load->stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture_v2");
+    for (int i = 0; i < 5; i++)
+        check(cuLaunchKernel(load->function, BLOCKS, 1, 1, THREADS, 1, 1, 0, load->stream, arguments, NULL),
+              "cuLaunchKernel");
+    check(cuStreamEndCapture(load->stream, &graph), "cuStreamEndCapture");
+    check(cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+    return exec;
+}
+
 static void launch(struct load *load, uint64_t ns, unsigned blocks) {
     uint64_t value = load->real ? ns * 1000 / load->ps : ns;
     void *arguments[] = {&value, &load->log};
+    if (!strcmp(load->pattern, "graph") && !load->graph) load->graph = graph_of(load);
     uint64_t start = now_ns();
-    if (!strcmp(load->pattern, "ex")) {
+    if (load->graph) {
+        check(cuGraphLaunch(load->graph, load->stream), "cuGraphLaunch");
+    } else if (!strcmp(load->pattern, "ex")) {
         CUlaunchConfig config = {.gridDimX = blocks,
                                  .gridDimY = 1,
                                  .gridDimZ = 1,

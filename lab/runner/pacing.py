@@ -23,7 +23,20 @@ import numpy.typing as npt
 from lab import native
 from lab.runner.guest import interposer_path
 
-PATTERNS = ("async", "short", "sync", "long", "burst", "modest", "mixed", "changing", "giant", "ex", "cooperative")
+PATTERNS = (
+    "async",
+    "short",
+    "sync",
+    "long",
+    "burst",
+    "modest",
+    "mixed",
+    "changing",
+    "giant",
+    "ex",
+    "cooperative",
+    "graph",
+)
 SKIPPED_S = 3
 """Seconds after the start of the last tenant that are not graded, as in simulation; shorter runs skip one."""
 
