@@ -123,6 +123,43 @@ void hl_sleep_until(uint64_t mono_ns) {
     }
 }
 
+/* How many share the driver's serialised work: living processes, or contexts of the device, those being made included. */
+static uint64_t crowd(uint32_t device, uint32_t which) {
+    uint64_t found = 0;
+    for (uint32_t i = 0; i < hl_node.header->process_capacity; i++) {
+        const struct hl_node_process *p = &hl_node.processes[i];
+        if (__atomic_load_n(&p->state, __ATOMIC_RELAXED) == HL_PROCESS_LIVE)
+            found += which == HL_LATENCY_INIT ? 1 : __atomic_load_n(&p->device[device].context_count, __ATOMIC_RELAXED);
+    }
+    return found;
+}
+
+/* Takes `ns` of the resource that the real driver serialises, from `since` on, and sleeps to the end of it, which it
+ * returns: a sleep that took too long does not move the next turn. */
+static uint64_t take_turn(struct hl_node_device *d, uint64_t since, uint64_t ns) {
+    uint64_t busy = __atomic_load_n(&d->init_busy_until, __ATOMIC_RELAXED), end;
+    do {
+        end = (busy > since ? busy : since) + ns;
+    } while (!__atomic_compare_exchange_n(&d->init_busy_until, &busy, end, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    hl_sleep_until(end);
+    return end;
+}
+
+/* Initialising and making a context: a part side by side, then a part in turns, many small ones, because in a burst all
+ * come out at about the same time, as measured; the more there are, the longer each one's turns. */
+static void shared_work(uint32_t device, struct hl_node_device *d, uint32_t which, uint64_t ns) {
+    enum { TURNS = 16 };
+    int init = which == HL_LATENCY_INIT;
+    uint64_t more = d->latency_ns[init ? HL_LATENCY_INIT_CROWD : HL_LATENCY_CONTEXT_CROWD];
+    uint64_t alone = d->latency_ns[init ? HL_LATENCY_INIT_PARALLEL : HL_LATENCY_CONTEXT_PARALLEL];
+    uint64_t at = hl_now_ns() + hl_scaled(alone);
+    hl_sleep_until(at);
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint64_t all = ns + (more ? hl_scaled(more * crowd(device, which)) : 0);
+        at = take_turn(d, at, all / TURNS);
+    }
+}
+
 void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm) {
     if (!hl_node.devices || device >= hl_node.header->device_count) return;
     struct hl_node_device *d = &hl_node.devices[device];
@@ -130,16 +167,9 @@ void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm) {
     if (ns == 0 || units_ppm == 0) return;
     int keep = errno;
     ns = hl_scaled((uint64_t)((unsigned __int128)ns * units_ppm / 1000000));
-    uint64_t end = hl_now_ns();
-    if (which == HL_LATENCY_INIT || which == HL_LATENCY_CONTEXT_CREATE || which == HL_LATENCY_CONTEXT_DESTROY) {
-        uint64_t busy = __atomic_load_n(&d->init_busy_until, __ATOMIC_RELAXED), now = end;
-        do {
-            end = (busy > now ? busy : now) + ns;
-        } while (!__atomic_compare_exchange_n(&d->init_busy_until, &busy, end, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    } else {
-        end += ns;
-    }
-    hl_sleep_until(end);
+    if (which == HL_LATENCY_INIT || which == HL_LATENCY_CONTEXT_CREATE) shared_work(device, d, which, ns);
+    else if (which == HL_LATENCY_CONTEXT_DESTROY) (void)take_turn(d, hl_now_ns(), ns);
+    else hl_sleep_until(hl_now_ns() + ns);
     errno = keep;
 }
 

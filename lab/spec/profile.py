@@ -28,6 +28,10 @@ LATENCIES = (  # in the order of HL_LATENCY_*
     "module_load",
     "copy_per_mib",
     "process_exit",
+    "init_parallel",
+    "init_crowd",
+    "context_parallel",
+    "context_crowd",
 )
 
 _KEYS: dict[str, dict[str, type]] = {

@@ -44,9 +44,9 @@ class Player:
         self.gone, _ = self.runs.pop(n % len(self.runs))
         return call("cuMemFree_v2", u64(self.gone))
 
-    def do_double(self, n: int) -> int:
-        live = [p for p, _ in self.runs]
-        return call("cuMemFree_v2", u64(self.gone if self.gone not in live else live[n % len(live)] + 512))
+    def do_double(self, _: int) -> int:
+        taken = [p for p, _ in self.runs] + self.pooled  # the address may be somebody else's by now
+        return call("cuMemFree_v2", u64(self.gone + 1 if self.gone in taken else self.gone))
 
     def do_garbage(self, n: int) -> int:
         return call("cuMemFree_v2", u64(0x1000 + n))
