@@ -51,7 +51,7 @@ def text(tests: Path, table: HookTable | None = None) -> str:
         key = f"{hook.library}.{hook.family}"
         if key != family:
             family = key
-            lines += ["", f"## {key}", "", "| name | behaviour | shim | tests |", "|---|---|---|---|"]
+            lines += ["", f"## {key}", "", "| name | behaviour | tests |", "|---|---|---|"]
         tests_of = ", ".join(sorted(named.get(hook.name, ()))) or "–"
-        lines.append(f"| `{hook.name}` | {behaviour(hook)} | {hook.action} | {tests_of} |")
+        lines.append(f"| `{hook.name}` | {behaviour(hook)} | {tests_of} |")
     return "\n".join(lines) + "\n"
