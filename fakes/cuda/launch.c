@@ -81,10 +81,10 @@ static void write_interval(uint32_t device, struct hl_node_device *d, uint64_t s
     __atomic_store_n(&latest[device].sequence, head + 1, __ATOMIC_RELAXED);
 }
 
-/* Takes the queue of the device for `ns` and writes the busy interval. Returns when the work ends. */
-static uint64_t occupy(uint32_t device, struct stream *stream, uint64_t ns) {
+/* Takes the queue of the device for `ns`, from `now` on, and writes the busy interval. Returns when the work ends. */
+static uint64_t occupy(uint32_t device, struct stream *stream, uint64_t ns, uint64_t now) {
     struct hl_node_device *d = physical(device);
-    uint64_t now = hl_now_ns(), after = __atomic_load_n(&stream->end_ns, __ATOMIC_RELAXED);
+    uint64_t after = __atomic_load_n(&stream->end_ns, __ATOMIC_RELAXED);
     uint64_t busy = __atomic_load_n(&d->busy_until, __ATOMIC_RELAXED), start, end;
     ns = hl_scaled(ns);
     do {
@@ -228,17 +228,22 @@ static uint64_t execute(struct ctx *ctx, const struct entry *e, const struct sha
     return ns;
 }
 
-static void submitted(struct ctx *ctx, struct stream *queue, uint64_t ns) {
+static uint64_t submitted(struct ctx *ctx, struct stream *queue, uint64_t ns) {
+    uint64_t now = hl_now_ns();
     __atomic_fetch_add(&hl_node.process->device[ctx->device].kernels, 1, __ATOMIC_RELAXED);
-    stream_work(queue, occupy(ctx->device, queue, ns));
+    stream_work(queue, occupy(ctx->device, queue, ns, now));
+    return now;
 }
 
 /* A context queues so many launches; the next call waits until the oldest of them has ended. */
-static void wait_for_room(struct ctx *ctx, const struct stream *queue) {
+static void wait_for_room(struct ctx *ctx, const struct stream *queue, uint64_t now) {
     uint64_t end = __atomic_load_n(&queue->end_ns, __ATOMIC_RELAXED);
-    uint32_t place = __atomic_fetch_add(&ctx->queue_next, 1, __ATOMIC_RELAXED) % QUEUE_DEPTH;
-    uint64_t before = __atomic_exchange_n(&ctx->queued[place], end, __ATOMIC_RELAXED);
-    if (__builtin_expect(before && before > hl_now_ns(), 0)) hl_sleep_until(before);
+    /* No locked operation here: two threads at once may share a place, which makes the queue one launch longer. */
+    uint32_t next = __atomic_load_n(&ctx->queue_next, __ATOMIC_RELAXED), place = next % QUEUE_DEPTH;
+    __atomic_store_n(&ctx->queue_next, next + 1, __ATOMIC_RELAXED);
+    uint64_t before = __atomic_load_n(&ctx->queued[place], __ATOMIC_RELAXED);
+    __atomic_store_n(&ctx->queued[place], end, __ATOMIC_RELAXED);
+    if (__builtin_expect(before && before > now, 0)) hl_sleep_until(before);
 }
 
 static CUresult too_large(const struct ctx *ctx, const struct entry *e, const struct shape *s) {
@@ -297,8 +302,7 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
             return result ? result : CUDA_ERROR_INVALID_VALUE;
         ns = execute(ctx, e, s, buffer, queue, ns);
     }
-    submitted(ctx, queue, ns);
-    wait_for_room(ctx, queue);
+    wait_for_room(ctx, queue, submitted(ctx, queue, ns));
     return CUDA_SUCCESS;
 }
 
@@ -341,7 +345,7 @@ CUresult kernel_run(struct ctx *ctx, struct node *n, struct stream *queue) {
     uint64_t ns = waves_ns(physical(ctx->device), &n->kernel.shape);
     if (e->behaviour == DOES_NOTHING_KNOWN) not_executed(ctx, e, HL_cuGraphLaunch, ns);
     else ns = execute(ctx, e, &n->kernel.shape, n->kernel.values, queue, ns);
-    submitted(ctx, queue, ns);
+    (void)submitted(ctx, queue, ns);
     return CUDA_SUCCESS;
 }
 
