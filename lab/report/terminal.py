@@ -58,16 +58,19 @@ def show(console: Console, report: RunReport, *, full: bool) -> None:
 def environment_line(report: RunReport) -> str:
     """GPU, driver, interposer, policy, seed and versions in one line."""
     node, options = report.scenario.node, report.scenario.options
+    environment = report.info.get("environment")
+    known = environment if isinstance(environment, dict) else {}
     gpus = ", ".join(f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(node.gpus).items())
-    parts = [f"gpu {gpus}", f"driver {node.driver}", f"interposer {options.interposer or 'builtin'}"]
+    driver = node.driver
+    if report.evidence == "real-gpu":  # what the scenario asks of a fake says nothing of this machine's card
+        gpus, driver = known.get("gpus", "unknown"), known.get("driver", "unknown")
+    parts = [f"gpu {gpus}", f"driver {driver}", f"interposer {options.interposer or 'builtin'}"]
     if options.policy:
         parts.append(f"policy {options.policy}")
     if options.memory_mode:
         parts.append(f"mode {options.memory_mode}")
     parts += [f"seed {report.scenario.seed}", f"evidence {report.evidence}"]
-    environment = report.info.get("environment")
-    if isinstance(environment, dict):
-        parts += [f"{key} {value}" for key, value in environment.items() if key in ("hooklab", "revision", "kernel")]
+    parts += [f"{key} {value}" for key, value in known.items() if key in ("hooklab", "revision", "kernel")]
     return "environment: " + ", ".join(parts)
 
 

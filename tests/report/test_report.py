@@ -40,6 +40,15 @@ def test_a_valid_run(make_run) -> None:
     assert shown(report, full=False).count("\n") == 1
 
 
+def test_a_real_run_names_the_card_it_ran_on(make_run) -> None:
+    """Not the one that the scenario asks of a fake."""
+    card = {"gpus": "NVIDIA H200", "driver": "580.159.04"}
+    real = terminal.environment_line(load_run(make_run("real", evidence="real-gpu", environment=card)))
+    assert "gpu NVIDIA H200, driver 580.159.04," in real
+    fake = terminal.environment_line(load_run(make_run("fake", environment=card)))
+    assert "gpu a100-80g, driver 580," in fake
+
+
 def test_a_failure_names_step_expected_and_seen(make_run, good) -> None:
     good[3]["result"] = 0
     report = load_run(make_run(rows=good))
