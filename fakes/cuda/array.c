@@ -204,21 +204,24 @@ DESCRIBE(cuArrayGetDescriptor, CUDA_ARRAY_DESCRIPTOR_v1, (unsigned)a->desc.Width
 DESCRIBE(cuArray3DGetDescriptor, CUDA_ARRAY3D_DESCRIPTOR_v1, (unsigned)a->desc.Width, (unsigned)a->desc.Height,
          (unsigned)a->desc.Depth, a->desc.Format, a->desc.NumChannels, a->desc.Flags)
 
+/* As measured: a level may be destroyed, which its mipmap does not notice, and what was destroyed before has lost its
+ * context. */
 static CUresult destroy(CUarray handle) {
     CUresult result = need_init();
     if (result) return result;
+    const struct array *corpse = (const struct array *)(const void *)handle;
+    if (corpse && corpse->magic == MAGIC_DEAD) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     struct array *a = living(handle);
-    if (!a || a->level_count || a->parent) return CUDA_ERROR_INVALID_HANDLE;
-    return array_destroy(a);
+    if (!a || a->level_count) return CUDA_ERROR_INVALID_HANDLE;
+    return a->parent ? CUDA_SUCCESS : array_destroy(a);
 }
 ENTRY(cuArrayDestroy, (CUarray array), destroy(array))
 
-/* Only an array without memory of its own has requirements: the rest is refused and reads as zero, as measured. */
+/* Only an array without memory of its own has requirements: the rest is refused and *out left alone, as measured. */
 static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, const void *handle, CUdevice device, int mipmap) {
     CUresult result = need_init();
     if (result) return result;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    memset(out, 0, sizeof *out);
     struct array *a = living(handle);
     if (!visible_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (!a || a->parent || (a->level_count != 0) != mipmap || !(a->desc.Flags & DEFERRED))
@@ -226,6 +229,7 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, const void *ha
     uint64_t bytes = 0;
     for (unsigned i = 0; i < a->level_count; i++) bytes += shape(&a->levels[i]);
     if (!mipmap) bytes = shape(a);
+    memset(out, 0, sizeof *out);
     out->alignment = 65536;
     out->size = (bytes + out->alignment - 1) / out->alignment * out->alignment;
     return CUDA_SUCCESS;

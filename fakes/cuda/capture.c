@@ -133,6 +133,15 @@ static struct capture *running(uint64_t id) {
     return c;
 }
 
+/* While the capture runs, as documented; when it is over, as measured. */
+CUresult capture_asks(const struct event *e) {
+    if (!e->recorded) return CUDA_SUCCESS;
+    fake_lock();
+    int runs = running(e->recorded->id) != NULL;
+    fake_unlock();
+    return runs ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult capture_record(struct event *e, struct stream *s) {
     if (!s->capture) {
         if (e->recorded) {

@@ -436,8 +436,8 @@ static CUresult peer(CUcontext handle, unsigned flags, int enable) {
         ctx->peers &= ~bit;
         return CUDA_SUCCESS;
     }
-    if (other->device == ctx->device) return CUDA_ERROR_INVALID_DEVICE;
-    if (!peer_possible(ctx->device, other->device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (other->device == ctx->device || !peer_possible(ctx->device, other->device))
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (ctx->peers & bit) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     ctx->peers |= bit;
     return CUDA_SUCCESS;

@@ -17,7 +17,7 @@ enum {
 struct exec {
     uint32_t magic;
     unsigned long long flags;
-    struct graph *graph;
+    struct graph *graph, *from; /* from: what it is an instance of, a corpse perhaps */
     struct node **order;
 };
 
@@ -205,12 +205,18 @@ static CUresult graph_destroy(CUgraph handle) {
 }
 ENTRY(cuGraphDestroy, (CUgraph graph), graph_destroy(graph))
 
+/* A graph with memory nodes cannot be cloned and has one instance at a time, as documented. */
+static int has_memory_nodes(const struct graph *g) {
+    for (unsigned i = 0; i < g->count; i++)
+        if (g->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || g->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+            return 1;
+    return 0;
+}
+
 static CUresult graph_clone(CUgraph *out, CUgraph handle) {
     NEED_GRAPH(g, handle);
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < g->count; i++)
-        if (g->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || g->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-            return CUDA_ERROR_NOT_SUPPORTED; /* such graphs cannot be cloned, as documented */
+    if (has_memory_nodes(g)) return CUDA_ERROR_NOT_SUPPORTED;
     struct graph *copy = graph_copy(g);
     *out = (CUgraph)(void *)copy;
     return copy ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -713,6 +719,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
          (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)))
         return CUDA_ERROR_INVALID_VALUE;
     if ((result = need_ctx(&ctx)) != CUDA_SUCCESS) return result;
+    if (g->execs && has_memory_nodes(g)) return CUDA_ERROR_NOT_SUPPORTED;
     struct exec *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     int cyclic = 0;
@@ -725,6 +732,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
     }
     e->magic = MAGIC_EXEC;
     e->flags = flags;
+    e->from = g;
+    g->execs++;
     *out = (CUgraphExec)(void *)e;
     return CUDA_SUCCESS;
 }
@@ -764,6 +773,7 @@ static CUresult exec_destroy(CUgraphExec handle) {
     CUresult result = exec_of(handle, &e);
     if (result) return result;
     graph_end(e->graph);
+    e->from->execs--;
     free(e->order);
     e->order = NULL;
     e->magic = MAGIC_DEAD;

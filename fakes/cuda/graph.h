@@ -51,6 +51,7 @@ struct graph {
     struct node **nodes;
     unsigned count, room;
     struct held *held; /* user objects */
+    unsigned execs;    /* living instantiations */
 };
 
 struct graph *graph_new(void);
@@ -86,7 +87,8 @@ CUresult stream_use(struct ctx *ctx, struct stream *stream, struct capture **out
 struct node *capture_add(struct capture *capture, struct stream *stream, CUgraphNodeType type); /* NULL: no memory */
 void capture_undo(struct capture *capture, struct stream *stream, struct node *node);           /* the last one added */
 CUresult capture_unsafe(void); /* a call that no capture of mode GLOBAL survives; 900 when one stands against it */
-CUresult capture_forbids(struct stream *stream); /* a wait or a query of a stream that captures: 900 */
+CUresult capture_forbids(struct stream *stream);  /* a wait or a query of a stream that captures: 900 */
+CUresult capture_asks(const struct event *event); /* a query of or a wait for an event of a capture */
 CUresult capture_record(struct event *event, struct stream *stream);
 /* 1: the event is of a capture, and the stream belongs to it from now. */
 int capture_wait(struct stream *stream, struct event *event, CUresult *result);

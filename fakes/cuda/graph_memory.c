@@ -1,5 +1,5 @@
 /* Memory of graph allocation nodes: addresses from the start, bytes when the node runs. Physical memory is taken in steps
- * of 32 MiB a device, as measured, and kept until a trim. */
+ * of 32 MiB a device, as measured, and kept until a trim. Until then all of it counts as used, what was freed too. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,7 +16,8 @@ struct graph_memory {
 };
 
 struct account {
-    uint64_t used, used_high, reserved, reserved_high;
+    uint64_t live; /* bytes of living allocations */
+    uint64_t reserved, reserved_high, used_high;
 };
 
 static struct account accounts[HL_MAX_DEVICES];
@@ -62,7 +63,7 @@ static void destroy(struct graph_memory *m) {
 static void end_live(struct graph_memory *m) {
     foreign_remove(m->live);
     m->live = NULL;
-    accounts[m->device].used -= m->bytes;
+    accounts[m->device].live -= m->bytes;
     (void)madvise(m->view, m->room, MADV_DONTNEED); /* reads as zeros again */
 }
 
@@ -76,7 +77,7 @@ CUresult graph_memory_take(struct graph_memory *m) {
     struct account *a = &accounts[m->device];
     CUresult result = CUDA_SUCCESS;
     fake_lock();
-    uint64_t wanted = (a->used + m->bytes + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+    uint64_t wanted = (a->live + m->bytes + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
     if (m->live) result = CUDA_ERROR_INVALID_VALUE;
     else if (wanted > a->reserved && hl_phys_take(m->device, HL_KIND_ASYNC, wanted - a->reserved))
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -84,9 +85,9 @@ CUresult graph_memory_take(struct graph_memory *m) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         m->live->special = SPECIAL_GRAPH;
-        a->used += m->bytes;
+        a->live += m->bytes;
         if (wanted > a->reserved) a->reserved = wanted;
-        if (a->used > a->used_high) a->used_high = a->used;
+        if (a->reserved > a->used_high) a->used_high = a->reserved;
         if (a->reserved > a->reserved_high) a->reserved_high = a->reserved;
     }
     fake_unlock();
@@ -123,9 +124,9 @@ static CUresult get_attribute(CUdevice device, int which, void *out) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     const struct account *a = &accounts[v->physical];
     switch (which) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: memcpy(out, &a->used, 8); break;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: memcpy(out, &a->used_high, 8); break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: memcpy(out, &a->reserved, 8); break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: memcpy(out, &a->used_high, 8); break;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: memcpy(out, &a->reserved_high, 8); break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
@@ -144,7 +145,7 @@ static CUresult set_attribute(CUdevice device, int which, const void *value) {
     if (value) memcpy(&wanted, value, 8);
     struct account *a = &accounts[v->physical];
     if (wanted) return CUDA_ERROR_INVALID_VALUE;
-    if (which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) a->used_high = a->used;
+    if (which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) a->used_high = a->reserved;
     else if (which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) a->reserved_high = a->reserved;
     else return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
@@ -159,7 +160,7 @@ static CUresult trim(CUdevice device) {
     if (!v) return CUDA_ERROR_INVALID_DEVICE;
     struct account *a = &accounts[v->physical];
     fake_lock();
-    uint64_t needed = (a->used + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+    uint64_t needed = (a->live + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
     if (a->reserved > needed) {
         hl_phys_give(v->physical, HL_KIND_ASYNC, a->reserved - needed);
         a->reserved = needed;

@@ -202,7 +202,8 @@ static CUresult get_event(CUipcEventHandle *out, CUevent handle) {
     struct event *e = NULL;
     CUresult result = event_of(handle, &e);
     if (result) return result;
-    if (!out || !(e->flags & CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!(e->flags & CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_HANDLE;
     fake_lock();
     if (e->place < 0) {
         uint64_t *at = NULL;

@@ -274,19 +274,28 @@ static CUresult captured(struct ctx *ctx, struct stream *queue, CUfunction handl
     return result;
 }
 
+/* Whether the launch is one that the device could do. A capture does not survive one that it could not: assumed,
+ * and what was measured (the graph of it has no nodes to count) fits. */
+static CUresult judge(struct ctx *ctx, const struct function *f, const struct shape *s, struct stream *queue,
+                      void **params, void **extra, int cooperative) {
+    CUresult result = check(f, s);
+    if (result == CUDA_SUCCESS && cooperative) result = too_large(ctx, f->entry, s);
+    if (result == CUDA_SUCCESS) result = parameters_given(f->entry, params, extra);
+    if (__builtin_expect(result, 0) && capturing()) (void)capture_forbids(queue);
+    return result;
+}
+
 static CUresult launch(struct hl_call *call, CUfunction handle, const struct shape *s, CUstream stream, void **params,
                        void **extra, int cooperative, int default_stream) {
     struct ctx *ctx;
     struct function *f;
     CUresult result = need_ctx(&ctx);
     if (__builtin_expect(result, 0)) return result;
-    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS || (result = check(f, s)) != CUDA_SUCCESS)
-        return result;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
     const struct hl_node_device *d = physical(ctx->device);
     const struct entry *e = f->entry;
-    if (cooperative && (result = too_large(ctx, e, s)) != CUDA_SUCCESS) return result;
     struct stream *queue = stream_of(ctx, stream, default_stream);
-    if ((result = parameters_given(e, params, extra)) != CUDA_SUCCESS) return result;
+    if ((result = judge(ctx, f, s, queue, params, extra, cooperative)) != CUDA_SUCCESS) return result;
     if (capturing()) {
         int taken = 0;
         result = captured(ctx, queue, handle, s, params, extra, cooperative, &taken);

@@ -338,7 +338,7 @@ static CUresult event_query(CUevent handle) {
     CUresult result = event_of(handle, &e);
     if (result) return result;
     if ((result = ctx_trouble(e->ctx)) != CUDA_SUCCESS) return result;
-    if (e->recorded) return CUDA_ERROR_CAPTURED_EVENT;
+    if ((result = capture_asks(e)) != CUDA_SUCCESS) return result;
     return event_done(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 ENTRY(cuEventQuery, (CUevent event), event_query(event))
@@ -347,7 +347,7 @@ static CUresult event_synchronize(CUevent handle) {
     struct event *e;
     CUresult result = event_of(handle, &e);
     if (result) return result;
-    if (e->recorded) return CUDA_ERROR_CAPTURED_EVENT;
+    if ((result = capture_asks(e)) != CUDA_SUCCESS) return result;
     uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
     if (at) hl_sleep_until(at);
     if (e->stream && e->stream->magic == MAGIC_STREAM) pending_wait(e->stream);

@@ -262,17 +262,24 @@ ENTRY(cuMemAddressFree, (CUdeviceptr at, size_t size), address_free(at, size))
 
 /* ---- mappings --------------------------------------------------------------------------------------------- */
 
+/* The reservation that holds all of [at, at + bytes). */
+static struct reservation *reservation_around(uint64_t at, uint64_t bytes) {
+    struct reservation *r = reservations;
+    while (r && (at < r->base || at - r->base >= r->bytes || bytes > r->bytes - (at - r->base))) r = r->next;
+    return r;
+}
+
 static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle value,
                     unsigned long long flags) {
     CUresult result = need_init();
     if (result) return result;
-    if (flags || offset || bytes == 0 || at % BLOCK || bytes % BLOCK) return CUDA_ERROR_INVALID_VALUE;
+    if (flags || bytes == 0 || at % BLOCK || bytes % BLOCK) return CUDA_ERROR_INVALID_VALUE;
+    if (offset) return CUDA_ERROR_NOT_SUPPORTED;
     struct mapping *m = calloc(1, sizeof *m);
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
     fake_lock();
     struct handle *h = handle_of(value);
-    struct reservation *r = reservations;
-    while (r && (at < r->base || at - r->base >= r->bytes || bytes > r->bytes - (at - r->base))) r = r->next;
+    struct reservation *r = reservation_around(at, bytes);
     result = CUDA_ERROR_INVALID_VALUE;
     if (h && r && bytes <= h->bytes && !foreign_overlaps(at, bytes)) {
         char *view = r->view + (at - r->base);
@@ -309,12 +316,22 @@ static int whole(uint64_t at, uint64_t bytes) {
     return 1;
 }
 
+/* 1: no mapping lies across an end of [at, at + bytes). */
+static int splits_none(uint64_t at, uint64_t bytes) {
+    for (const struct mapping *m = mappings; m; m = m->next) {
+        uint64_t start = m->alloc->offset, end = start + m->alloc->bytes;
+        if (start < at + bytes && at < end && (start < at || end > at + bytes)) return 0;
+    }
+    return 1;
+}
+
+/* Addresses that nothing is mapped at may be unmapped too, as measured: they must only be reserved. */
 static CUresult unmap(CUdeviceptr at, size_t bytes) {
     CUresult result = need_init();
     if (result) return result;
     if (bytes == 0 || at % BLOCK || bytes % BLOCK || at + bytes < at) return CUDA_ERROR_INVALID_VALUE;
     fake_lock();
-    int fits = whole(at, bytes);
+    int fits = reservation_around(at, bytes) && splits_none(at, bytes);
     for (struct mapping **link = &mappings, *m; fits && (m = *link);) {
         if (m->alloc->offset - at >= bytes) {
             link = &m->next;
@@ -367,7 +384,7 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
             return CUDA_ERROR_INVALID_VALUE;
         }
         struct visible *v = visible_device(list[i].location.id);
-        if (!v) return CUDA_ERROR_INVALID_DEVICE;
+        if (!v) return CUDA_ERROR_INVALID_VALUE; /* no 101 here, as measured */
         uint16_t bit = (uint16_t)(1u << v->physical);
         if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
             list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
@@ -445,7 +462,7 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *shareable
         munmap(share, PAGE);
         share = NULL;
     }
-    if (!share) return CUDA_ERROR_INVALID_VALUE;
+    if (!share) return CUDA_ERROR_UNKNOWN; /* as measured on a descriptor that is no memory */
     fake_lock();
     int fd = fcntl(theirs, F_DUPFD_CLOEXEC, 200);
     struct handle *h = fd < 0 ? NULL : handle_new();

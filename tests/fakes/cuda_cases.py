@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 
 CASES: dict[str, Callable[[], None]] = {}
-ASSUMED: set[str] = set()  # cases whose expectations were not measured: what documentation says
+ASSUMED: set[str] = set()  # cases that no real driver was asked yet: what documentation says
 FAKE_ONLY: set[str] = set()  # cases that a real driver cannot be asked
 MIB = 1 << 20
 PTX = rb"""

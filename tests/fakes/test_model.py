@@ -142,9 +142,11 @@ class Model:
         return 0, -1
 
     def unmap(self, n: int) -> tuple[int, int]:
-        if not self.ranges or self.ranges[n % len(self.ranges)] is None:
+        if not self.ranges:
             return 1, -1
         at = n % len(self.ranges)
+        if self.ranges[at] is None:
+            return 0, -1  # reserved addresses where nothing is mapped
         handle = self.handles[self.ranges[at] or 0]
         self.ranges[at] = None
         handle[2] -= 1
