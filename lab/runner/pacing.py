@@ -56,6 +56,14 @@ class Graded:
     launch: Mapping[str, int]
     cpu_percent: float
 
+    def settled_s(self) -> int | None:
+        """The second from which five windows in a row are within 5 points, None if there is none.
+
+        The seconds that are not graded are counted in: it is no earlier than SKIPPED_S.
+        """
+        good = [abs(window - self.target) <= 5 for window in self.windows]
+        return next((SKIPPED_S + first for first in range(len(good) - 4) if all(good[first : first + 5])), None)
+
     def as_json(self) -> dict[str, Any]:
         """As one of `tenants`."""
         errors = [abs(window - self.target) for window in self.windows]
@@ -65,6 +73,7 @@ class Graded:
             "mae": round(statistics.fmean(errors), 3) if errors else None,
             "long_run_error": round(abs(self.achieved - self.target), 3),
             "windows": [round(window, 3) for window in self.windows],
+            "settled_s": self.settled_s(),
             "launches": self.launches,
             "launch_wait_p50_ns": self.launch.get("launch_p50_ns"),
             "launch_wait_p99_ns": self.launch.get("launch_p99_ns"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab.runner.pacing import PacingError, run_pacing
+from lab.report.pacing import leaderboard
+from lab.runner.pacing import Graded, PacingError, run_pacing
 
 
 @pytest.mark.parametrize("target", [30, 50])
@@ -21,6 +22,17 @@ def test_hybrid_holds_its_target(target: int) -> None:
 def test_the_public_law_overshoots_on_a_large_gpu() -> None:
     (row,) = run_pacing(policies=["delta-hami"], targets=[30], window_s=3)
     assert row["tenants"][0]["achieved"] >= 36  # the harness can fail
+    (line,) = leaderboard([row])  # rows of real processes and of the simulator have one form
+    assert (line.policy, line.evidence, line.unsettled) == ("delta-hami", "fake-driver", 1)
+
+
+@pytest.mark.parametrize(
+    ("windows", "settled"),
+    [((30.0,) * 5, 3), ((80.0, 30.0, 31.0, 34.9, 26.0, 30.0), 4), ((30.0,) * 4, None), ((36.0,) * 9, None)],
+)
+def test_settled_is_five_seconds_in_a_row(windows: tuple[float, ...], settled: int | None) -> None:
+    graded = Graded(target=30, achieved=30.0, windows=windows, launches=1, launch={}, cpu_percent=0.0)
+    assert graded.as_json()["settled_s"] == settled
 
 
 @pytest.mark.full
