@@ -1928,9 +1928,11 @@ def visible_devices() -> None:
     """ """
     child = subprocess.run([sys.executable, __file__, "_uuid"], capture_output=True, text=True, check=True)
     full = child.stdout.strip()
+    # bare: from its first letter on, because leading digits are read as an ordinal ("0junk"), which some cards have
     for key in VISIBLE:
         value = {
-            "GPU-+8hex": full[:12], "GPU-+2hex": full[:6], "bare": full[4:], "upper": full.upper(),
+            "GPU-+8hex": full[:12], "GPU-+2hex": full[:6], "upper": full.upper(),
+            "bare": full[4:].lstrip("0123456789-"),
             "full,full": f"{full},{full}", "0,full": f"0,{full}", "full": full,
             "GPU-wrong": "GPU-" + "".join("f" if digit != "f" else "0" for digit in full[4:12]),
         }.get(key, key)  # fmt: skip

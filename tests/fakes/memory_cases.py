@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 
-from cuda_cases import ASSUMED, FAKE_ONLY, MIB, at, call, case, current, free, pointer, say, size, start, u64
+from cuda_cases import FAKE_ONLY, MIB, at, call, case, current, free, pointer, say, size, start, u64
 
 BLOCK = 2 * MIB
 
@@ -631,7 +631,6 @@ def external_memory() -> None:
 def unmap_questions() -> None:
     """
     half of a mapping | 1
-    beyond the reservation | 1
     addresses of nobody | 1
     all, with holes | 0
     given back | 0
@@ -642,11 +641,11 @@ def unmap_questions() -> None:
     mapped(p.value + 2 * BLOCK, 2 * BLOCK, h)
     call("cuMemRelease", h)
     say("half of a mapping", call("cuMemUnmap", u64(p.value + BLOCK), size(2 * BLOCK)))
-    say("beyond the reservation", call("cuMemUnmap", p, size(9 * BLOCK)))
+    # A range that ends behind the reservation was let pass (0) on an H200; how far the driver rounds a reservation up
+    # is not known, so it is no fact here.
     say("addresses of nobody", call("cuMemUnmap", u64(BLOCK), size(BLOCK)))
     say("all, with holes", call("cuMemUnmap", p, size(8 * BLOCK)))
     say("given back", before - free())
 
 
-ASSUMED |= {"unmap_questions"}
 FAKE_ONLY |= {"external_memory"}  # a memfd is no memory of Vulkan's
