@@ -171,10 +171,8 @@ def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def _play(names: list[str], where: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    try:
-        from lab.runner.pacing import run_pacing  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise click.ClickException(f"pacing --on {where}: not available yet; use --on sim") from None
+    from lab.runner.pacing import run_pacing
+
     for name in ("csv", "plot"):
         if options[name]:
             raise click.UsageError(f"--{name} belongs to --on sim")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -231,12 +231,4 @@ def agreement(fake: Any, other: Any, table: HookTable) -> list[Finding]:
             name, route, version, flags = (int(mine[key]) for key in ("name", "route", "version", "flags"))
             case = f"{names[name]} by {model.ROUTES[route]} version {version} flags {flags}"
             found.append(Finding("drivers-differ", case, f"fake {a} {codes[0]}, real {b} {codes[1]}"))
-    return found
-
-
-def by_verdict(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
-    """Cells by verdict."""
-    found: dict[str, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        found[cell.verdict].append(cell)
     return found

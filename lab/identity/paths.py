@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,9 +84,3 @@ def paths(records: npt.NDArray[np.void]) -> Paths:
         durations_ns=durations,
         host_pids=found,
     )
-
-
-def as_counts(counted: Paths) -> dict[str, Any]:
-    """The counters alone, for reports."""
-    names = ("broker_success", "broker_failure", "procfs_success", "procfs_failure", "nvml_fallback", "nvml_success")
-    return {**{name: getattr(counted, name) for name in names}, "unknown": counted.unknown, "reasons": counted.reasons}

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from lab.sim import rng
 from lab.sim.gpu import GpuModel
 
@@ -186,8 +184,3 @@ def trace(path: Path) -> Pattern:
         yield from _repeat(actions)
 
     return Pattern(f"trace:{path}", f"{len(keys)} kernels of a trace", program)
-
-
-def sizes() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The kernel times of ``mixed``, ns."""
-    return np.array(_sizes(), dtype=np.int64)

@@ -7,10 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from lab.sim.grade import Run
-from lab.sim.startup import Started
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -21,13 +18,6 @@ def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -
         writer.writerow(header)
         writer.writerows(rows)
     os.replace(fresh, path)
-
-
-def write_started(path: Path, started: Started) -> None:
-    """One row a worker: worker, latency_ns, end_ns, timeouts, gave_up."""
-    columns = np.column_stack((started.latency, started.end, started.timeouts, started.gave_up.astype(np.int64)))
-    rows = ((worker, *row) for worker, row in enumerate(columns.tolist()))
-    write(path, ("worker", "latency_ns", "end_ns", "timeouts", "gave_up"), rows)
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
