@@ -80,8 +80,8 @@ void entry_finish(struct entry *e, int waits_for_clock) {
     e->hash = 14695981039346656037ull;
     for (const char *c = e->name; *c; c++) e->hash = (e->hash ^ (uint8_t)*c) * 1099511628211ull;
     if (is_named(e->name, "vadd") && has(e, 4, vadd)) e->behaviour = DOES_VADD;
-    else if ((is_named(e->name, "mail") || is_named(e->name, "mail_kernel")) && has(e, 2, mail))
-        e->behaviour = DOES_MAIL;
+    else if (is_named(e->name, "mail") && has(e, 2, mail)) e->behaviour = DOES_MAIL;
+    else if (is_named(e->name, "mail_kernel") && has(e, 2, mail)) e->behaviour = DOES_MAIL_ALL;
     else if (is_named(e->name, "fill") && has(e, 3, fill)) e->behaviour = DOES_FILL;
     else if (is_named(e->name, "copy") && has(e, 3, copy)) e->behaviour = DOES_COPY;
     else if (waits_for_clock && has(e, 1, one)) e->behaviour = DOES_SPIN;

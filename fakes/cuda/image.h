@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum { PARAMETERS_MAX = 256, IMAGE_PTX = 1, IMAGE_ELF = 2 };
-enum behaviour { DOES_NOTHING_KNOWN, DOES_VADD, DOES_MAIL, DOES_FILL, DOES_COPY, DOES_SPIN };
+enum behaviour { DOES_NOTHING_KNOWN, DOES_VADD, DOES_MAIL, DOES_MAIL_ALL, DOES_FILL, DOES_COPY, DOES_SPIN };
 
 struct parameter {
     uint32_t offset, size;

@@ -222,6 +222,7 @@ static uint64_t execute(struct ctx *ctx, const struct entry *e, const struct sha
         stream_wait(queue); /* host work before it */
     if (e->behaviour == DOES_VADD) run_vadd(ctx, values, e, along_x);
     else if (e->behaviour == DOES_MAIL) run_mail(ctx, values, e, along_x);
+    else if (e->behaviour == DOES_MAIL_ALL) run_mail(ctx, values, e, UINT64_MAX); /* threads stride over it */
     else if (e->behaviour == DOES_FILL) run_fill(ctx, values, e, along_x);
     else if (e->behaviour == DOES_COPY) run_copy(ctx, values, e, along_x);
     else memcpy(&ns, values, sizeof ns);

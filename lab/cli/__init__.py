@@ -25,6 +25,7 @@ COMMANDS = {  # name -> help; the module is lab.cli.NAME and so is the attribute
     "node": "Show the fake node.",
     "region": "Show or check the shared region of a container.",
     "broker": "Serve the host PID broker, or test any broker.",
+    "bridge": "Run kernels of a GPU-free guest on a GPU, or test who does.",
     "hooks": "Examine the lookup routes of an interposer.",
     "bench": "Measure what an interposer adds to each driver call.",
     "burst": "Start many processes at once and show where their time goes.",

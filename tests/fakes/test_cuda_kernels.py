@@ -175,6 +175,15 @@ def test_mail(node: NodeServer, play: Callable[..., Any]) -> None:
     assert half == [0, MAIL[:32] + "\0" * 32]  # as many bytes as threads
 
 
+def test_the_bridge_mail_strides_over_its_output(node: NodeServer, play: Callable[..., Any]) -> None:
+    program = LAUNCH + (
+        'f = function(b".visible .entry mail_kernel(.param .u64 o, .param .u32 n) { ret; }", b"mail_kernel")\n'
+        "p = allocated(256)\n"
+        "tell(launch(f, p, c.c_uint(200), block=64), read(p, 256))"
+    )
+    assert play(node, program) == [[0, (MAIL * 6)[:200] + "\0" * 56]]
+
+
 def test_a_bad_address_is_an_error_of_the_kernel(node: NodeServer, play: Callable[..., Any]) -> None:
     program = LAUNCH + (
         'f = function(b".visible .entry mail(.param .u64 o, .param .u32 n) { ret; }", b"mail")\n'
