@@ -80,7 +80,7 @@ struct step {
     int index, line, pair_count, sub_count;
     const char *op;
     struct pair *pairs;
-    struct step *subs; /* nested steps of fork, exec and parallel */
+    struct step *subs; /* nested steps of fork, exec, parallel and repeat */
 };
 struct program {
     struct step *steps;
@@ -105,7 +105,10 @@ void *caller_find(enum caller_call call, const struct how *how); /* NULL when th
 void *caller_find_name(const char *name, const struct how *how, int32_t *result,
                        int *status); /* any name, for lookups */
 uint16_t caller_hook_id(enum caller_call call);
-#define CALLER_NO_SYMBOL CUDA_ERROR_NOT_FOUND /* result of a call whose function was not found */
+uint16_t caller_id_of(const char *name);                        /* 0xFFFF for a name that the table has not */
+int caller_links(const char *name);                             /* whether this executable has a relocation of it */
+void *caller_find_any(const char *name, const struct how *how); /* as caller_find, by any name of the table */
+#define CALLER_NO_SYMBOL CUDA_ERROR_NOT_FOUND                   /* result of a call whose function was not found */
 #define CALL(how, name, ...)                                                                                           \
     (__extension__({                                                                                                   \
         __typeof__(&name) function_ = (__typeof__(&name))caller_find(C_##name, (how));                                 \
@@ -113,7 +116,7 @@ uint16_t caller_hook_id(enum caller_call call);
     }))
 
 /* objects.c: what `as` named. A thread of a parallel step sees its own names first, then those from before it. */
-enum object_kind { OBJECT_NONE, OBJECT_MEMORY, OBJECT_CONTEXT, OBJECT_MODULE };
+enum object_kind { OBJECT_NONE, OBJECT_MEMORY, OBJECT_CONTEXT, OBJECT_MODULE, OBJECT_VALUE };
 struct object {
     struct object *next;
     char name[64];
@@ -182,6 +185,8 @@ void step_barrier(const struct play *, struct outcome *);
 void step_fork(const struct play *, struct outcome *);
 void step_exec(const struct play *, struct outcome *);
 void step_parallel(const struct play *, struct outcome *);
+void step_call(const struct play *, struct outcome *);
+void step_repeat(const struct play *, struct outcome *);
 void step_signal(const struct play *, struct outcome *);
 void step_exit(const struct play *, struct outcome *);
 void wait_for_children(void); /* at the end of a program */

@@ -3,7 +3,7 @@
  *     hooklab-program 1
  *     set KEY=VALUE                  settings: start=now|wait, route=ROUTE (for steps that name none)
  *     step INDEX OP KEY=VALUE ...    one step; INDEX is what its history records carry
- *     step INDEX fork|exec|parallel KEY=VALUE ...
+ *     step INDEX fork|exec|parallel|repeat KEY=VALUE ...
  *     end                            the steps between belong to the one above
  *
  * Values are percent-encoded bytes (%20); a list is comma separated, each item encoded on its own (a comma inside an item is %2C). Sizes are plain bytes. Every error is one line with
@@ -56,7 +56,15 @@ static int fail(const struct program *program, int line, const char *what) {
     return -1;
 }
 
-/* Splits `KEY=VALUE ...` in place. The two lists stay encoded: split_list decodes their items. */
+static int is_list(const char *key) {
+    return !strcmp(key, "environment") || !strcmp(key, "kinds") || !strcmp(key, "with");
+}
+
+static int is_nested(const char *op) {
+    return !strcmp(op, "fork") || !strcmp(op, "exec") || !strcmp(op, "parallel") || !strcmp(op, "repeat");
+}
+
+/* Splits `KEY=VALUE ...` in place. Lists stay encoded: split_list decodes their items. */
 static int read_pairs(char *rest, struct pair **pairs, int *count) {
     int room = *count;
     for (char *word; (word = strsep(&rest, " ")) != NULL;) {
@@ -64,7 +72,7 @@ static int read_pairs(char *rest, struct pair **pairs, int *count) {
         char *equals = strchr(word, '=');
         if (!equals) return -1;
         *equals = 0;
-        if (strcmp(word, "environment") != 0 && strcmp(word, "kinds") != 0) hl_unquote(equals + 1);
+        if (!is_list(word)) hl_unquote(equals + 1);
         struct pair *grown = realloc(*pairs, (size_t)(room + 1) * sizeof **pairs);
         if (!grown) abort();
         grown[room++] = (struct pair){word, equals + 1};
@@ -118,7 +126,7 @@ static int read_steps(struct program *program, struct cursor *at, int inside, st
         *step = (struct step){.index = atoi(index), .line = at->line, .op = op};
         if (rest && read_pairs(rest, &step->pairs, &step->pair_count))
             return fail(program, at->line, "a step's values are KEY=VALUE");
-        if (strcmp(op, "fork") == 0 || strcmp(op, "exec") == 0 || strcmp(op, "parallel") == 0) {
+        if (is_nested(op)) {
             struct step *subs = NULL;
             int sub_count = 0;
             if (read_steps(program, at, 1, &subs, &sub_count)) return -1;

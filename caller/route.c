@@ -118,13 +118,13 @@ static int same_abi(int id, int version, uint64_t flags) {
            (!strcmp(rest + size, "_ptsz") || !strcmp(rest + size, "_ptds"));
 }
 
-static void *by_resolver(enum caller_call call, const struct how *how) {
-    int id = hook_ids[call], version = how->version, status = 0;
+static void *by_resolver(int id, const struct how *how) {
+    int version = how->version, status = 0;
     if (!bases[id].base || !*bases[id].base) return NULL;
     if (!version) version = same_abi(id, MODERN, how->flags) ? MODERN : bases[id].since;
     if (!same_abi(id, version, how->flags)) {
         fprintf(stderr, "hooklab-caller: version %d of %s has another ABI than %s; only a lookup step may ask for it\n",
-                version, bases[id].base, texts[call]);
+                version, bases[id].base, hl_name_text[id]);
         return NULL;
     }
     void *pointer = NULL;
@@ -155,16 +155,37 @@ static void *by_name(const char *name, const struct how *how) {
     }
 }
 
+uint16_t caller_id_of(const char *name) {
+    for (uint16_t id = 0; id < HL_NAME_COUNT; id++)
+        if (strcmp(hl_name_text[id], name) == 0) return id;
+    return 0xFFFF;
+}
+
+static void *link_of(const char *name) {
+    for (int i = 0; i < CALLER_COUNT; i++)
+        if (strcmp(texts[i], name) == 0) return linked[i];
+    return NULL;
+}
+
+int caller_links(const char *name) { return link_of(name) != NULL; }
+
 /* NVML has no resolver: the two resolver routes take its functions from the handle, as their clients do. */
-void *caller_find(enum caller_call call, const struct how *how) {
-    void *pointer;
-    int nvml = strncmp(texts[call], "nvml", 4) == 0;
-    if (how->route == HL_ROUTE_LINK) pointer = linked[call];
-    else if (!nvml && (how->route == HL_ROUTE_GETPROC || how->route == HL_ROUTE_GETPROC1))
-        pointer = by_resolver(call, how);
-    else pointer = by_name(texts[call], how);
-    if (!pointer) fprintf(stderr, "hooklab-caller: %s was not found on its route\n", texts[call]);
+static void *find(uint16_t id, void *own, const char *name, const struct how *how) {
+    void *pointer = own;
+    int nvml = strncmp(name, "nvml", 4) == 0;
+    if (!nvml && (how->route == HL_ROUTE_GETPROC || how->route == HL_ROUTE_GETPROC1))
+        pointer = id == 0xFFFF ? NULL : by_resolver(id, how);
+    else if (how->route != HL_ROUTE_LINK) pointer = by_name(name, how);
+    if (!pointer) fprintf(stderr, "hooklab-caller: %s was not found on its route\n", name);
     return pointer;
+}
+
+void *caller_find(enum caller_call call, const struct how *how) {
+    return find(hook_ids[call], linked[call], texts[call], how);
+}
+
+void *caller_find_any(const char *name, const struct how *how) {
+    return find(caller_id_of(name), link_of(name), name, how);
 }
 
 void *caller_find_name(const char *name, const struct how *how, int32_t *result, int *status) {
@@ -176,8 +197,7 @@ void *caller_find_name(const char *name, const struct how *how, int32_t *result,
         return pointer;
     }
     if (how->route != HL_ROUTE_LINK) return by_name(name, how);
-    for (int i = 0; i < CALLER_COUNT; i++)
-        if (strcmp(texts[i], name) == 0) return linked[i];
-    *result = CUDA_ERROR_NOT_FOUND; /* this executable has no relocation of that name */
-    return NULL;
+    pointer = link_of(name);
+    if (!pointer) *result = CUDA_ERROR_NOT_FOUND; /* this executable has no relocation of that name */
+    return pointer;
 }

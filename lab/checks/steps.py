@@ -21,7 +21,7 @@ from lab.checks.model import (
     status_text,
     worst,
 )
-from lab.scenario.crosscheck import VALUES
+from lab.scenario.crosscheck import VALUES, values_of
 from lab.scenario.model import Expectation, Instance, Scenario, Step
 from lab.scenario.units import say_size
 from lab.scenario.vocabulary import code_name, codes
@@ -86,7 +86,7 @@ def _values(
             odd.append(code_name(result, family))
             continue
         for key, bounds in wanted.items():
-            names = VALUES.get(step.op, ())
+            names = values_of(step.op, step.arguments)
             if key in names:
                 value = int(record["abc"[names.index(key)]])
                 seen[key].append(value)
@@ -220,6 +220,8 @@ def _family(steps: Iterable[Step]) -> str:
     """The library whose codes the results of these steps are, by prefix."""
     for step in steps:
         if step.op == "view" and str(step.arguments.get("api", "")).startswith("nvml"):
+            return "nvml"
+        if step.op == "call" and str(step.arguments.get("name", "")).startswith("nvml"):
             return "nvml"
     return "cu"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lab import native
 
 SUFFIXES = (".yaml", ".yml")
+_REPORTED = re.compile(r"^report:", re.MULTILINE)
 
 
 class TargetError(ValueError):
@@ -51,13 +53,14 @@ def _in_run(file: Path, top: Path) -> bool:
 def _shipped(argument: str) -> Iterator[Path]:
     root = native.scenarios_dir()
     name = argument[1:]
-    if name == "all":
-        yield from sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES)
+    if name in ("all", "corpus"):  # corpus: those that reproduce public reports
+        files = sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES)
+        yield from (file for file in files if name == "all" or _REPORTED.search(file.read_text(encoding="utf-8")))
         return
     matches = [file for file in sorted(root.rglob("*")) if file.suffix in SUFFIXES and _is(file, root, name)]
     if not matches:
         known = sorted({f"@{file.relative_to(root).parts[0].rsplit('.', 1)[0]}" for file in root.rglob("*.yaml")})
-        raise TargetError(f"{argument}: no such scenario; shipped are {', '.join(['@all', *known])}")
+        raise TargetError(f"{argument}: no such scenario; shipped are {', '.join(['@all', '@corpus', *known])}")
     yield from matches
 
 

@@ -111,6 +111,9 @@ def _executions(step: Step, times: int) -> int:
         return times * int(step.arguments.get("threads", 1)) * (int(step.arguments.get("operations", 1000)) + 64)
     if step.op == "parallel":
         times *= int(step.arguments.get("threads", 1))
+    if step.op == "repeat":
+        times *= int(step.arguments["count"])
+        return times + sum(_executions(nested, times) for nested in step.steps)
     return times * int(step.arguments.get("count", 1)) + sum(_executions(nested, times) for nested in step.steps)
 
 

@@ -6,10 +6,11 @@ import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lab.scenario.arguments import encode
 from lab.scenario.model import Process, Step
 
 MAGIC = "hooklab-program 1"
-_NESTED = frozenset({"fork", "exec", "parallel"})
+_NESTED = frozenset({"fork", "exec", "parallel", "repeat"})
 _SAFE = "/._-+:@"
 
 
@@ -31,11 +32,19 @@ def _append(lines: list[str], steps: Iterable[Step], seed: int) -> None:
         if step.op == "random":
             arguments.setdefault("seed", (seed + step.index * 1_000_003) & 0xFFFFFFFFFFFF)
         arguments["as"] = step.label
+        if step.op == "call":
+            lines.append(_call(step, arguments))
+            continue
         fields = [f"{key}={_value(value)}" for key, value in arguments.items() if value is not None]
         lines.append(" ".join(("step", str(step.index), step.op, *fields)))
         if step.op in _NESTED:
             _append(lines, step.steps, seed)
             lines.append("end")
+
+
+def _call(step: Step, arguments: Mapping[str, Any]) -> str:
+    fields = [f"{key}={_value(value)}" for key, value in arguments.items() if key != "with" and value is not None]
+    return " ".join(("step", str(step.index), step.op, *fields, f"with={encode(arguments.get('with', ()))}"))
 
 
 def _value(value: Any) -> str:

@@ -6,11 +6,12 @@ because the schema reports it. That is how one reading finds all mistakes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lab.scenario import vocabulary
+from lab.scenario import arguments, vocabulary
 from lab.scenario.tree import Path
 
 
@@ -20,7 +21,7 @@ class Report(Protocol):
     def __call__(self, path: Path, text: str, *, key: bool = False) -> None: ...
 
 
-NESTED = ("fork", "exec", "parallel")
+NESTED = ("fork", "exec", "parallel", "repeat")
 REFERENCES = {  # op -> {argument: op of the step it must name}
     "free": {"what": "alloc"},
     "memset": {"what": "alloc"},
@@ -42,6 +43,13 @@ VALUES = {  # op -> names of the values a, b, c that its STEP_END record carries
     "lookup": ("found", "pointer", "status"),
     "random": ("operations", "wrong", "refused"),
 }
+
+
+def values_of(op: str, written: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Names of the values of a step, which are a call's own to choose."""
+    return arguments.outputs(written.get("with"))[:3] if op == "call" else VALUES.get(op, ())
+
+
 SHORT = {  # op or check -> the key that a bare value stands for: `free: x` is `free: {what: x}`
     "init": "flags",
     "context": "op",
@@ -61,6 +69,8 @@ SHORT = {  # op or check -> the key that a bare value stands for: `free: x` is `
     "fork": "steps",
     "exec": "steps",
     "parallel": "threads",
+    "repeat": "count",
+    "call": "name",
     "signal": "signal",
     "exit": "code",
     "never_above": "memory",
@@ -209,7 +219,11 @@ def _devices(raw: dict[Any, Any], groups: list[_Group], report: Report) -> None:
 
 def _steps_of(group: _Group, report: Report) -> None:
     made: dict[str, dict[str, Path]] = {"alloc": {}, "module": {}, "context": {}}
+    values: set[str] = set()
     for step in group.steps:
+        if step.op == "call":
+            _call(step, {*values, *(name for known in made.values() for name in known)}, report)
+            values |= set(arguments.makes(step.arguments.get("with")))
         for argument, kind in REFERENCES.get(step.op, {}).items():
             name = step.arguments.get(argument)
             if isinstance(name, str) and name not in made[kind]:
@@ -224,6 +238,39 @@ def _steps_of(group: _Group, report: Report) -> None:
         if label in made[step.op]:
             report((*step.path, "as"), f"{label!r} is used twice in process {group.name}")
         made[step.op][label] = step.path
+
+
+def _call(step: _Step, known: set[str], report: Report) -> None:
+    """Whether a call has as many arguments as its function, of forms that can be passed, and uses what was made."""
+    name, given = step.arguments.get("name"), step.arguments.get("with", [])
+    path: Path = (*step.path, "with")
+    for below, used in arguments.uses(given):
+        if used not in known:
+            report((*path, *below), f"{used!r} is what no step before it got{vocabulary.nearest(used, known)}")
+    if name not in vocabulary.hook_ids() or not isinstance(given, list):
+        return
+    form = vocabulary.signatures().get(str(name))
+    if form is None:
+        report((*step.path, "name"), f"{name} has no vendor prototype, so its arguments are not known")
+        return
+    letters = form_letters(form)
+    if len(letters) != len(given):
+        report(path, f"{name} takes {len(letters)} arguments, not {len(given)}")
+        return
+    for index, (letter, one) in enumerate(zip(letters, given, strict=True)):
+        by_value = isinstance(one, dict) and "value" in one
+        if letter in ("f", "d"):
+            report((*path, index), f"{name} takes a floating-point number here, which a call cannot pass")
+        elif (letter[0] == "s") != by_value:
+            words = "{value: NAME} of a buffer" if letter[0] == "s" else "no buffer by value"
+            report((*path, index), f"{name} takes {words} here")
+        elif letter[0] == "s" and int(letter[1:]) <= 16:
+            report((*path, index), f"{name} takes a small structure by value here, which a call cannot pass")
+
+
+def form_letters(form: str) -> list[str]:
+    """`ps64i` -> `p`, `s64`, `i`."""
+    return re.findall(r"s\d+|[a-z]", form)
 
 
 def _ends(groups: list[_Group], report: Report) -> None:
@@ -367,7 +414,7 @@ def _values(body: dict[Any, Any], steps: list[_Step], path: Path, report: Report
     if not keys:
         report(path, "values names at least one value, e.g. wrong: 0")
     for step in steps:
-        known = VALUES.get(step.op, ())
+        known = values_of(step.op, step.arguments)
         for key in keys:
             if key not in known:
                 names = ", ".join(known) or "none"

@@ -96,6 +96,8 @@ def text() -> str:
     common = set(schema.CallForm.model_fields)
     for name, form in _members(schema.StepItemForm):
         parts.append(f"\n### `{name}`\n\n{_doc(form)}\n\n{_table(form, without=common)}")
+        if name == "call":
+            parts.append("\nValues: its own outputs.\n")
         if name in VALUES:
             parts.append(f"\nValues: {', '.join(f'`{value}`' for value in VALUES[name])}.\n")
     parts.append(f"\n## Expectations\n\n{_doc(schema.ExpectForm)}\n\n{_NARROWED}")
@@ -106,6 +108,7 @@ def text() -> str:
 
 _SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("The file", schema.ScenarioForm),
+    ("A planted fault", schema.PlantedForm),
     ("`node`", schema.NodeForm),
     ("A container", schema.ContainerForm),
     ("`limits`", schema.Limits),
@@ -193,6 +196,7 @@ _TYPE_NAMES = [
     (schema.Phase, "phase"),
     (schema.LatencyName, "latency"),
     (schema.Device, "device ordinal"),
+    (schema.Argument, "argument"),
     (schema.Name, "name"),
     (schema.Count, "count or {min, max}"),
     (schema.SizeRange, "size or {min, max}"),
@@ -221,6 +225,7 @@ _FORMS: dict[Any, str] = {
     schema.PhaseForm: "phase",
     schema.GateForm: "gate",
     schema.TenantForm: "tenant",
+    schema.PlantedForm: "planted fault",
 }
 
 

@@ -165,6 +165,15 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Planted:
+    """A fault that a scenario must catch: one of the planted interposer, or a change of the file's own tree."""
+
+    fault: str | None
+    change: Mapping[str, Any]  # path, parts joined by dots -> value
+    fails: str  # the check that must be invalid
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """One process of a run: its index in the run (what history and node file carry) and where it comes from."""
 
@@ -196,6 +205,7 @@ class Scenario:
     sweep: Mapping[str, str]
     tags: tuple[str, ...]
     report: tuple[str, ...]  # ids of public reports that this scenario reproduces
+    planted: tuple[Planted, ...]
     path: str  # the file it came from
     raw: Mapping[str, Any] = field(repr=False)  # the plain tree of this one run; lab.scenario.dump writes it
     simulate: Mapping[str, Any] | None = (

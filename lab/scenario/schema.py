@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from lab.scenario import units, vocabulary
+from lab.scenario import arguments, units, vocabulary
 from lab.scenario.crosscheck import SHORT
 
 
@@ -108,6 +108,7 @@ Route = Literal["link", "dlsym", "default", "next", "dlvsym", "getproc", "getpro
 Kind = Literal["sync", "managed", "pitched", "async"]
 Phase = Annotated[str, BeforeValidator(_one_of("phase", lambda: vocabulary.constants("history", "HL_PHASE_")))]
 LatencyName = Annotated[str, BeforeValidator(_one_of("latency", lambda: vocabulary.constants("node", "HL_LATENCY_")))]
+Argument = Annotated[Any, BeforeValidator(arguments.parse)]
 Device = Annotated[int, Field(ge=0, le=15)]
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -341,6 +342,28 @@ class Parallel(StepForm):
     steps: list[StepItem] = Field(min_length=1, description="what each does")
 
 
+class Repeat(StepForm):
+    """Plays the nested steps again and again, each time with records of their own."""
+
+    count: Annotated[int, Field(ge=1, le=100_000)] = Field(description="how often")
+    steps: list[StepItem] = Field(min_length=1, description="what is repeated")
+
+
+class Call(CallForm):
+    """Any driver function by its name. Nothing is added to it: no context is made for it, and all it gets is `with`.
+
+    An argument is a number or a size, `null`, `NAME` or `NAME+SIZE` (what an earlier `alloc`, `context`, `module` or
+    `call` step got), `{text: T}`, `{out: NAME, was: N}` (a place of eight bytes that held N before, 0 by default),
+    `{struct: {OFFSET: VALUE}, size: N, as: NAME, out: {NAME: OFFSET}}` (a zeroed buffer of exactly that size that
+    ends at an inaccessible page; numbers take four bytes, sizes with a unit and names eight) or `{value: NAME}` (the
+    bytes of a buffer of that name, by value). What lies in outputs afterwards can be used by later steps and judged by
+    `values`: the first three outputs of a call, by their names.
+    """
+
+    name: HookName = Field(description="the driver function; without `route` it is found as the caller finds others")
+    with_: list[Argument] = Field(default=[], alias="with", description="its arguments, all of them")
+
+
 class Raise(StepForm):
     """The process sends itself a signal. `signal: SIGTERM` for short."""
 
@@ -375,6 +398,8 @@ class StepItemForm(Form):
     fork: Annotated[Fork | None, _short("fork")] = None
     exec: Annotated[Exec | None, _short("exec")] = None
     parallel: Annotated[Parallel | None, _short("parallel")] = None
+    repeat: Annotated[Repeat | None, _short("repeat")] = None
+    call: Annotated[Call | None, _short("call")] = None
     signal: Annotated[Raise | None, _short("signal")] = None
     exit: Annotated[Exit | None, _short("exit")] = None
 
@@ -625,10 +650,13 @@ class FaultsFired(Form):
 
 
 class Values(Where):
-    """Values that a step reported: `values: {step: x, wrong: 0}`. Names by step are in the table of steps."""
+    """Values that a step reported: `values: {step: x, wrong: 0}`. Names by step are in the table of steps.
+
+    Each takes a number, a size, or `{min, max}` of them.
+    """
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Count]
+    __pydantic_extra__: dict[str, SizeRange]
     step: Name = Field(description="label of the step")
 
 
@@ -754,13 +782,28 @@ class SimulateForm(Form):
         return _exactly_one(self, "simulate has exactly one of start_up, phases and pacing")
 
 
+class PlantedForm(Form):
+    """A fault with which this scenario must become invalid. Ignored by `run`; the tests plant it."""
+
+    fault: str | None = Field(default=None, description="one of tests/native/interposers/planted.c")
+    change: dict[str, Any] | None = Field(default=None, description="`path.in.this.file: value` instead")
+    fails: str = Field(min_length=1, description="the check that must be invalid then")
+
+    @model_validator(mode="after")
+    def _one(self) -> PlantedForm:
+        if (self.fault is None) == (self.change is None):
+            raise ValueError("a planted fault is either a fault of the planted interposer or a change of this file")
+        return self
+
+
 class ScenarioForm(Form):
     """The keys of a scenario file."""
 
     name: Annotated[str, Field(min_length=1, max_length=120)] = Field(description="what it is called")
     doc: str = Field(default="", description="what it shows, for people")
     tags: list[str] = Field(default=[], description="free words to select it by")
-    report: list[str] = Field(default=[], description="ids of public reports that it reproduces")
+    report: list[str] = Field(default=[], description="ids of public reports that it reproduces (docs/corpus.md)")
+    planted: list[PlantedForm] = Field(default=[], description="faults that it must catch; the tests plant each")
     sweep: dict[str, list[Any]] = Field(
         default={}, description="values for `$name` anywhere; one run for each combination"
     )
@@ -776,5 +819,5 @@ class ScenarioForm(Form):
     seed: Natural = Field(default=1, description="of everything random")
 
 
-for _form in (Fork, Exec, Parallel, StepItemForm):
+for _form in (Fork, Exec, Parallel, Repeat, StepItemForm):
     _form.model_rebuild()

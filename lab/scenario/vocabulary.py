@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import signal
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 
@@ -25,6 +25,14 @@ def hook_ids() -> dict[str, int]:
 def hook_names() -> tuple[str, ...]:
     """Hook names by id."""
     return tuple(hook_ids())
+
+
+@cache
+def signatures() -> Mapping[str, str]:
+    """How each driver function takes its arguments, of names with a vendor prototype."""
+    from lab.spec import load_signatures
+
+    return load_signatures()
 
 
 @cache

@@ -23,6 +23,8 @@ from lab.spec import load_hooks
 pytestmark = pytest.mark.sanitize
 ROUTES = ("link", "dlsym", "default", "next", "dlvsym", "getproc", "getproc1")
 MIB = 1 << 20
+CUDA_ERROR_INVALID_VALUE = 1
+CUDA_ERROR_INVALID_CONTEXT = 201
 
 
 @dataclass(frozen=True)
@@ -299,6 +301,68 @@ def test_signals_end_the_process_with_a_record(play: Play, number: int) -> None:
     assert played.code == -number
     assert played.results() == [(0, 0)]
     assert ("signal 11 in step 0" in played.error) == (number == signal.SIGSEGV)
+
+
+MEMORY_V2 = 0x02000028  # nvmlMemory_v2_t: size 40, version 2
+
+
+def test_a_call_passes_what_is_written_and_keeps_what_came_back(play: Play) -> None:
+    played = play(
+        "init",
+        "context op=retain",
+        f"call name=cuMemAlloc_v2 with=ox:0,n{MIB}",
+        "call name=cuMemGetAddressRange_v2 with=obase:0,osize:0,rx+4096",
+        "call name=cuMemFree_v2 with=rx",
+        "call name=cuDeviceGetAttribute with=obad:7,n99999,n0",
+        "call name=cuMemGetInfo_v2 with=n0,n0",
+        "call name=nvmlInit_v2",
+        "call name=nvmlDeviceGetHandleByIndex_v2 with=n0,odevice:0",
+        f"call name=nvmlDeviceGetMemoryInfo_v2 with=rdevice,b:40:4@0={MEMORY_V2}:total@8/used@32",
+    )
+    assert played.error == ""
+    assert played.results() == [(step, 1 if step == 5 else 0) for step in range(10)]
+    assert (int(played.end(3)["a"]), int(played.end(3)["b"])) == (int(played.end(2)["a"]), MIB)
+    assert int(played.end(5)["a"]) == 7  # what lay there before
+    assert int(played.end(9)["a"]) == 80 << 30
+    assert {int(played.end(step)["name"]) for step in (2, 9)} == {
+        load_hooks()[name].id for name in ("cuMemAlloc_v2", "nvmlDeviceGetMemoryInfo_v2")
+    }
+
+
+@pytest.mark.parametrize("route", ["dlsym", "default", "next", "getproc"])
+def test_a_call_finds_any_name_on_its_route(play: Play, route: str) -> None:
+    played = play("init", f"call name=cuMemPoolTrimTo with=n0,n0 route={route}")
+    assert played.error == ""
+    assert played.end(1)["result"] == CUDA_ERROR_INVALID_VALUE
+    assert int(played.end(1)["route"]) == constants()[f"HL_ROUTE_{route.upper()}"]
+
+
+def test_a_buffer_ends_at_an_inaccessible_page(play: Play) -> None:
+    short = f"call name=nvmlDeviceGetMemoryInfo_v2 with=rdevice,b:32:4@0={MEMORY_V2}:"
+    handle = "call name=nvmlDeviceGetHandleByIndex_v2 with=n0,odevice:0"
+    played = play("call name=nvmlInit_v2", handle, short)
+    assert played.code == -signal.SIGSEGV
+    assert "signal 11 in step 2" in played.error
+
+
+def test_a_buffer_by_value_and_what_was_never_got(play: Play) -> None:
+    """An IPC handle of 64 bytes goes by value; a process cannot open its own: 201 with a real driver, too."""
+    played = play(
+        "init",
+        "context op=retain",
+        f"call name=cuMemAlloc_v2 with=ox:0,n{4 * MIB}",
+        "call name=cuIpcGetMemHandle with=bhandle:64::,rx",
+        "call name=cuIpcOpenMemHandle_v2 with=oy:0,vhandle,n1",
+        "call name=cuMemFree_v2 with=rnothing",
+        "call name=cuMemFree_v2 with=vx",
+    )
+    assert played.results() == [(0, 0), (1, 0), (2, 0), (3, 0), (4, CUDA_ERROR_INVALID_CONTEXT), (5, -1), (6, -1)]
+
+
+def test_repeat_plays_its_steps_again(play: Play) -> None:
+    steps = (f"call name=cuMemAllocAsync with=op:0,n{MIB},n0", "call name=cuMemFreeAsync with=rp,n0")
+    played = play("init", "context op=retain", "repeat count=3", *steps, "end", "sync")
+    assert played.results() == [(0, 0), (1, 0), *[(3, 0), (4, 0)] * 3, (2, 0), (5, 0)]
 
 
 def test_exit_steps(play: Play) -> None:

@@ -118,3 +118,6 @@ def test_shipped_scenarios_are_found_by_name_and_subject() -> None:
     everything = resolve(["@all"])
     assert quickstart in everything
     assert len(everything) > 5
+    corpus = resolve(["@corpus"])
+    assert corpus
+    assert all("\nreport:" in path.read_text(encoding="utf-8") for path in corpus)

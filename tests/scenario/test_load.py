@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.scenario import arguments
 from lab.scenario.load import Overrides, ScenarioError, dump, load, loads
 from lab.scenario.model import ExitStatus, Scenario
 from lab.scenario.tree import Problem
@@ -94,6 +95,19 @@ def test_a_good_file() -> None:
     assert str(racer.steps[1].where) == "f:12:13"
 
 
+def test_arguments_of_a_call_in_their_plain_form() -> None:
+    written = (
+        "call: {name: cuMemCreate, with: [{out: h, was: 7}, 2MiB, {struct: {0: 1, 8: x, 16: 4GiB}, size: 32}, null]}"
+    )
+    (scenario,) = loads(GOOD.replace("free: x", written), "f")
+    call = scenario.containers[0].processes[0].steps[3]
+    buffer = {"struct": {0: (4, 1), 8: (8, "x"), 16: (8, 4 << 30)}, "size": 32, "as": "", "out": {}}
+    assert call.arguments == {"name": "cuMemCreate", "with": ({"out": "h", "was": 7}, 2 << 20, buffer, 0)}
+    assert arguments.encode(call.arguments["with"]) == ("oh:7,n2097152,b:32:4@0=1/8@8=rx/8@16=4294967296:,n0")
+    (again,) = loads(dump(scenario), "f")
+    assert again.containers[0].processes[0].steps[3].arguments == call.arguments
+
+
 MISTAKES = [  # (text in the good file, what replaces it, position, part of the message)
     ("[a100-80g, t4-16g]", "[a100-80gb]", "2:15", "did you mean 'a100-80g'"),
     ('"580"', "579", "2:42", "unknown driver generation 579"),
@@ -132,6 +146,15 @@ MISTAKES = [  # (text in the good file, what replaces it, position, part of the 
     ("ledger_empty\n", "faults_fired: {fault: 2, count: 1}\n", "33:27", "no fault 2"),
     ("ledger_empty\n", "values: {step: x, wrong: 0}\n", "33:23", "has no value 'wrong'"),
     ("ledger_empty\n", "order: {phases: [real_entr]}\n", "33:22", "did you mean 'real_enter'"),
+    ("free: x", "call: {name: cuMemFree_v3, with: [x]}", "14:26", "unknown driver function"),
+    ("free: x", "call: {name: cuMemFree_v2, with: [y]}", "14:47", "'y' is what no step before it got"),
+    ("free: x", "call: {name: cuMemFree_v2, with: [x, 1]}", "14:46", "takes 1 arguments, not 2"),
+    ("free: x", "call: {name: cuMemFree_v2, with: [{value: x}]}", "14:47", "no buffer by value"),
+    ("free: x", "call: {name: cuIpcOpenMemHandle_v2, with: [{out: p}, x, 0]}", "14:66", "{value: NAME}"),
+    ("free: x", "call: {name: cuMemFree_v2, with: [{struct: {8: 1}, size: 8}]}", "14:47", "no offset within 8 bytes"),
+    ("free: x", "call: {name: cuMemFree_v2, with: [{outt: a}]}", "14:47", "an argument is"),
+    ("free: x", "repeat: {count: 0, steps: [sync]}", "14:29", "at least 1"),
+    ("name: race\n", "name: race\nplanted: [{fails: view}]\n", "2:11", "a planted fault is either"),
     ("name: race\n", "", "1:1", "missing key 'name'"),
     ("name: race\n", "name: race\nname: b\n", "2:1", "appears twice"),
     ("name: race\n", "name: race\ntimeout: 10\n", "2:10", "needs a unit"),
