@@ -190,6 +190,9 @@ class _Run:
         self.has_cache = cache is not None
         keep = [directory.path, self.node.directory if self.node else None, plan.policy_file(scenario.options.policy)]
         keep += [Path(scenario.path).parent, *(instance.process.cwd for instance in self.instances)]
+        keep += [
+            library for instance in self.instances for library in plan.preloaded(instance.container, instance.process)
+        ]
         keep += [word for instance in self.instances for word in instance.process.run if os.path.exists(word)]
         by_name: dict[str, Container] = {}
         robust = plan.robust_regions(scenario)
@@ -360,10 +363,11 @@ class _Run:
             return dict(process.environment)
         found = plan.inherited() | self.variables[instance.container.index] | plan.process_variables(instance)
         found |= plan.point_plan(self.scenario, instance, self.point_slots)
+        found |= plan.library_path(self.driver, needed=not self.has_cache) | dict(process.environment)
         if not self.isolated and container.layout.library is not None:
-            found["LD_PRELOAD"] = ":".join(plan.preload_list(str(container.layout.library)))
-        found |= plan.library_path(self.driver, needed=not self.has_cache)
-        return found | dict(process.environment)
+            first = plan.preloaded(instance.container, process)  # before the interposer, as with ld.so.preload
+            found["LD_PRELOAD"] = ":".join([*first, *plan.preload_list(str(container.layout.library))])
+        return found
 
     def _ended(self, index: int) -> None:
         guest, instance = self.guests[index], self.instances[index]

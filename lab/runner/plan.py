@@ -19,7 +19,7 @@ from lab.runner.container import VGPU, Container, Layout, visible_paths
 from lab.runner.guest import BUILTIN_LIBRARY
 from lab.scenario import vocabulary
 from lab.scenario.model import Container as ContainerModel
-from lab.scenario.model import Fault, Instance, Scenario, Step
+from lab.scenario.model import Fault, Instance, Process, Scenario, Step
 from lab.spec import Dialect, Profile, load_profile
 from lab.spec.profile import Constant
 
@@ -216,6 +216,12 @@ def preload_list(library: str) -> list[str]:
     except (OSError, ValueError):
         runtime = ""
     return [runtime, library] if runtime and os.path.basename(library) == BUILTIN_LIBRARY else [library]
+
+
+def preloaded(container: ContainerModel, process: Process) -> list[str]:
+    """What a process preloads of its own, by its variables."""
+    text = process.environment.get("LD_PRELOAD", container.environment.get("LD_PRELOAD", ""))
+    return [word for word in text.replace(":", " ").split() if word]
 
 
 def policy_text(policy: str | None) -> str:

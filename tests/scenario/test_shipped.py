@@ -165,9 +165,9 @@ def test_without_an_interposer_no_limit_holds(file: str, check: str, tmp_path: P
 
 
 def test_every_shipped_scenario_has_a_twin_and_a_purpose() -> None:
-    assert set(TWINS) == set(FILES)
     for file in FILES:
         for scenario in loads((ROOT / file).read_text(encoding="utf-8"), file):
+            assert scenario.planted or file in TWINS, file  # planted faults: tests/corpus
             assert scenario.doc, file
             assert scenario.expect, file
 
