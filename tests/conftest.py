@@ -35,15 +35,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects (and so counts) heavy variants without --full, and real clients where their packages are not installed.
+    """Deselects (and so counts) what this run is not for: heavy variants without --full, what needs a GPU without
+    `-m gpu`, and real clients where their packages are not installed.
 
-    A run that asks for clients, as tox's `clients` environment does with `-m clients`, keeps them: a missing package
-    is a failure there.
+    A run that asks for clients or a GPU by `-m`, as tox's `clients` environment does, keeps them: what is missing is a
+    failure there.
     """
     absent = set()
+    asked = config.getoption("markexpr", "")
     if not config.getoption("--full"):
         absent.add("full")
-    if "clients" not in config.getoption("markexpr", "") and not importlib.util.find_spec("numba_cuda"):
+    if "gpu" not in asked:
+        absent.add("gpu")
+    if "clients" not in asked and not importlib.util.find_spec("numba_cuda"):
         absent.add("clients")
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in absent)]
     if left_out:

@@ -1,4 +1,4 @@
-"""More cases of cuda_cases.py: stream capture and graphs. See memory_cases.py for what ASSUMED means."""
+"""Cases of cuda_cases.py: stream capture and graphs."""
 
 from __future__ import annotations
 

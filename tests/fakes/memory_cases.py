@@ -1,8 +1,4 @@
-"""More cases of cuda_cases.py: virtual memory management, arrays, IPC, external memory, peers.
-
-All were asked of a real GPU. A case that no card was asked yet is named in ASSUMED: it says what the fake does from
-documentation; `--check` on a GPU counts its differences apart.
-"""
+"""Cases of cuda_cases.py: virtual memory management, arrays, IPC, external memory, peers."""
 
 from __future__ import annotations
 
@@ -566,34 +562,6 @@ def peers() -> None:
     say("enable itself", call("cuCtxEnablePeerAccess", context, 0))
     say("disable what is not enabled", call("cuCtxDisablePeerAccess", context))
     say("enable NULL", call("cuCtxEnablePeerAccess", None, 0))
-
-
-@case
-def limits() -> None:
-    """
-    limit 0 | 0 1024
-    limit 1 | 0 8650752
-    limit 2 | 0 8388608
-    limit 3 | 215 8388608
-    heap of 512 MiB takes | 0 0
-    stack of 16 KiB takes | 0 True
-    """
-    current()
-    value = size(0)
-    for which in (0, 1, 2, 3):
-        result = call("cuCtxGetLimit", at(value), which)
-        say(f"limit {which}", result, value.value)
-    before = free()
-    say("heap of 512 MiB takes", call("cuCtxSetLimit", 2, size(512 * MIB)), before - free())
-    before = free()
-    threads = 1
-    for attribute in (16, 39):
-        n = c.c_int()
-        call("cuDeviceGetAttribute", at(n), attribute, 0)
-        threads *= n.value
-    result = call("cuCtxSetLimit", 0, size(16384))
-    # 4,152,360,960 on 132 x 2048 threads
-    say("stack of 16 KiB takes", result, before - free() == (15 * 1024 * threads + BLOCK - 1) // BLOCK * BLOCK)
 
 
 @case

@@ -1,7 +1,6 @@
-"""The fake libcuda answers as the measured driver does: one test a fact.
+"""The fake libcuda answers as the measured driver does, one test a fact; `-m gpu` asks a real one, one test a case.
 
-The facts and the questions are in cuda_cases.py, which asks any driver; on a machine with a GPU,
-HOOKLAB_TEST_REAL_DRIVER=1 asks the real one.
+The facts and the questions are in cuda_cases.py and the files of cases beside it, which ask any driver.
 """
 
 from __future__ import annotations
@@ -29,21 +28,16 @@ def load() -> ModuleType:
 
 
 cases = load()
-REAL = os.environ.get("HOOKLAB_TEST_REAL_DRIVER") == "1"
-NAMES = [name for name in cases.CASES if not (REAL and name in cases.LUCK | cases.FAKE_ONLY)]
 # A sanitizer turns a fault of the driver into its own report: the cases that die are not for it.
 FACTS = [
     pytest.param(name, what, id=f"{name}-{what}", marks=() if what == "died" else pytest.mark.sanitize)
-    for name in NAMES
+    for name in cases.CASES
     for what in cases.expected(name)
 ]
 
 
 @pytest.fixture(scope="module")
 def environment(guest_environment: Callable[..., dict[str, str]]) -> Iterator[dict[str, str]]:
-    if REAL:
-        yield dict(os.environ)
-        return
     with NodeServer(gpus=["h200-141g"]) as node:
         yield guest_environment(**node.environment)
 
@@ -66,7 +60,7 @@ def test_fact(name: str, what: str, ask: Callable[[str], dict[str, str]]) -> Non
     assert ask(name).get(what) == cases.expected(name)[what]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cases.CASES)
 def test_no_answer_without_a_fact(name: str, ask: Callable[[str], dict[str, str]]) -> None:
     """A case that dies early, or says what nobody expects, is seen."""
     assert ask(name).keys() == cases.expected(name).keys()
@@ -74,10 +68,13 @@ def test_no_answer_without_a_fact(name: str, ask: Callable[[str], dict[str, str]
 
 def test_a_wrong_answer_is_caught(environment: dict[str, str]) -> None:
     """The planted failure: without a node no case can pass, and the comparison must say so."""
-    if REAL:
-        environment = {**environment, "CUDA_VISIBLE_DEVICES": ""}
-    else:
-        environment = {**environment, "HOOKLAB_NODE": "/nonexistent/node.sock"}
-    answers = cases.seen("alloc", environment)
+    answers = cases.seen("alloc", {**environment, "HOOKLAB_NODE": "/nonexistent/node.sock"})
     assert answers.get("1 B") != cases.expected("alloc")["1 B"]
     assert "died" in answers
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(cases.CASES.keys() - cases.LUCK - cases.FAKE_ONLY))
+def test_a_real_driver_agrees(name: str) -> None:
+    """Needs a GPU and its libcuda.so.1 where the loader finds it."""
+    assert cases.seen(name, dict(os.environ)) == cases.expected(name)

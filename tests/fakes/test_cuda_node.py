@@ -97,29 +97,6 @@ def test_starting_up_is_one_resource(guest: Callable[..., Any]) -> None:
     assert all(end - begin >= 30_000_000 for _, begin, end in answers)
 
 
-def test_every_answer_of_the_resolver(node: NodeServer, play: Callable[..., Any]) -> None:
-    """Each name at each version where its answer changes, for both kinds of stream, is the symbol the table says."""
-    wanted = []
-    for base, steps in load_hooks().resolver().items():
-        for flags, answers in ((0, steps.legacy), (2, steps.per_thread)):
-            wanted += [(base, version, flags, name) for version, name in answers]
-    program = (
-        f"wanted = {wanted!r}\n"
-        'call("cuDriverGetVersion", at(c.c_int()))\n'
-        "import cuda_cases\n"
-        "wrong = []\n"
-        "for base, version, flags, name in wanted:\n"
-        "    p, status = pointer(7), c.c_int(7)\n"
-        '    call("cuGetProcAddress_v2", base.encode(), at(p), version, u64(flags), at(status))\n'
-        "    if p.value != c.cast(getattr(cuda_cases._library, name), c.c_void_p).value or status.value:\n"
-        "        wrong.append((base, version, flags))\n"
-        "tell(len(wanted), wrong)"
-    )
-    count, wrong = play(node, program)[0]
-    assert count > 600
-    assert wrong == []
-
-
 def test_two_cards_are_two_memories(guest_environment: Any, play: Callable[..., Any]) -> None:
     program = (
         "start()\n"
