@@ -141,6 +141,29 @@ def _reaped(opened: Region | HamiRegion) -> int:
 
 
 @region.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), envvar="CUDA_DEVICE_MEMORY_SHARED_CACHE")
+@click.option("--do", "actions", multiple=True, metavar="ACTION", help="What to do, in this order; see above.")
+@click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="For what is waited for.")
+def monitor(files: tuple[str, ...], actions: tuple[str, ...], timeout: float) -> None:
+    """Stand in for the monitor of containers whose regions have layout hami-1.2.
+
+    Actions: block and release launches (recent_kernel -1 and 0), FIELD=NUMBER (any number of the region), live=N and
+    kernel (wait for N slots, for a launch), wait=DURATION, rounds=N/DURATION (what a monitor does once in a while:
+    lower priorities wait while higher ones launch), restart (map the files anew), size=BYTES (of the file).
+
+    Without FILES the container's own is taken. Exit status: 0 done, 1 something did not come in time or is no action.
+    """
+    from lab.region import RegionError
+    from lab.region.monitor import play
+
+    try:
+        play(files, actions, timeout_s=timeout)
+    except RegionError as error:
+        click.echo(f"hooklab region: {error}", err=True)
+        sys.exit(1)
+
+
+@region.command()
 @click.option(
     "--lang", type=click.Choice(["c", "go", "rust", "numpy"]), default="c", show_default=True, help="Language."
 )

@@ -327,7 +327,7 @@ class _Run:
                 command += ["--process", str(instance.index), "--container", str(instance.container.index)]
             command.append(str(program))
         else:
-            command = list(process.run)
+            command = plan.command(process.run)
         with (
             (self.directory.path / "stdout" / f"{label}.txt").open("wb") as stdout,
             (self.directory.path / "stderr" / f"{label}.txt").open("wb") as stderr,
@@ -495,7 +495,8 @@ class _Run:
 
     def _record_ledgers(self) -> None:
         for model, container in zip(self.scenario.containers, self.containers, strict=False):
-            dialect = plan.dialect_of(self.scenario, model)
+            owner = self.scenario.container(model.share_region_with or model.name)
+            dialect = plan.dialect_of(self.scenario, owner)
             if container.layout.library is None or not container.region.is_file():
                 continue
             shutil.copyfile(container.region, self.directory.path / f"region-{model.name}")

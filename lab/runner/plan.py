@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lab import native
@@ -94,6 +95,11 @@ def point_plan(scenario: Scenario, instance: Instance, slots: Mapping[int, int])
         number = signal.SIGSTOP if fault.action == "stop" else fault.signal
         planned.append(f"{vocabulary.points()[fault.at]}:{fault.call}:{int(number)}:{slots[fault.index]}")
     return {"HOOKLAB_POINTS": ",".join(planned)} if planned else {}
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """What a `run:` process is started with; `hooklab` is this installation, wherever its command lies."""
+    return [sys.executable, "-m", "lab.cli", *words[1:]] if words[0] == "hooklab" else list(words)
 
 
 def history_capacity(scenario: Scenario) -> int:

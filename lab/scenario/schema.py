@@ -456,7 +456,9 @@ class ProcessForm(Form):
         default="now", description="`now`; `barrier`: released together with all others that say so; `{after: NAME}`"
     )
     steps: list[StepItem] | None = Field(default=None, min_length=1, description="played by the caller; or:")
-    run: list[str] | None = Field(default=None, min_length=1, description="a real command with its arguments")
+    run: list[str] | None = Field(
+        default=None, min_length=1, description="a command and its arguments; `hooklab` is this one"
+    )
     environment: dict[str, str] = Field(default={}, description="variables to set")
     clear_environment: bool = Field(default=False, description="start with an empty environment (as `env -i` does)")
     cwd: str | None = Field(default=None, description="working directory of `run`")

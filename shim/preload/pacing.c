@@ -44,7 +44,7 @@ struct hl_pacer hl_pacers[HL_DEVICES];
 static struct hl_region_slot nobody; /* counters of a process without books */
 static struct hl_region_slot *slot = &nobody;
 static const struct hl_region_header *header;
-static bool forced;
+static bool forced, monitored;
 static uint32_t told;
 static uint64_t said;
 
@@ -133,7 +133,9 @@ void hl_pacing_prepare(void) {
     if (limited) snprintf(slot->pacing_policy, sizeof slot->pacing_policy, "%s", name && *name ? name : "hybrid");
     bool off = is_set(policy, "disable");
     slot->pacing_state = !limited ? HL_PACING_NONE : off ? HL_PACING_OFF : books ? HL_PACING_IDLE : HL_PACING_BLIND;
-    __atomic_store_n(&hl_pacing, limited && !off ? HL_PACE_LIMITED : HL_PACE_UNLIMITED, __ATOMIC_RELEASE);
+    monitored = books && hl_ledger_has_monitor();
+    int how = limited && !off ? HL_PACE_LIMITED : monitored ? HL_PACE_GATED : HL_PACE_UNLIMITED;
+    __atomic_store_n(&hl_pacing, how, __ATOMIC_RELEASE);
 }
 
 static uint64_t sum(const uint64_t *words) {
@@ -468,7 +470,9 @@ bool hl_pace_enter(struct hl_pace *pace, const struct hl_launch *launch) {
     if (HL_UNLIKELY(hl_depth)) return false;
     if (HL_UNLIKELY(__atomic_load_n(&hl_pacing, __ATOMIC_ACQUIRE) != HL_PACE_LIMITED)) {
         hl_ready();
-        if (__atomic_load_n(&hl_pacing, __ATOMIC_ACQUIRE) != HL_PACE_LIMITED) return false;
+        int how = __atomic_load_n(&hl_pacing, __ATOMIC_ACQUIRE);
+        if (how == HL_PACE_GATED && hl_devices_count()) hl_gate_wait(launch);
+        if (how != HL_PACE_LIMITED) return false;
     }
     if (!hl_enter()) return false;
     int device = device_now();
@@ -479,7 +483,10 @@ bool hl_pace_enter(struct hl_pace *pace, const struct hl_launch *launch) {
     struct hl_pacer *pacer = device < HL_DEVICES ? &hl_pacers[device] : NULL;
     if (HL_UNLIKELY(!pacer || !pacer->limited)) return pass(launch, HL_UNPACED_DEVICE);
     if (HL_UNLIKELY(hl_in_callback)) return pass(launch, HL_UNPACED_CALLBACK);
-    if (HL_UNLIKELY(header && __atomic_load_n(&header->pacing_switch, __ATOMIC_RELAXED) && !forced)) {
+    if (HL_UNLIKELY(monitored)) hl_gate_wait(launch);
+    if (HL_UNLIKELY((monitored ? hl_ledger_switched_off()
+                               : header && __atomic_load_n(&header->pacing_switch, __ATOMIC_RELAXED)) &&
+                    !forced)) {
         state(HL_PACING_SWITCHED);
         return pass(launch, HL_UNPACED_SWITCHED);
     }

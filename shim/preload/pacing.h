@@ -3,6 +3,7 @@
  *
  *   launch.c          the launch entries of the driver
  *   pacing.c          the limiter: passes a launch, holds it back, or lets it by and counts why
+ *   pacing_gate.c     the monitor that may hold launches back, where the layout has one
  *   pacing_lease.c    the engine's side: leases and ticks, through the region
  *   pacing_measure.c  how long kernels take: estimates by function and grid, brackets of events on the user's streams
  *   pacing_sample.c   what NVML says of this container and its neighbours
@@ -17,7 +18,7 @@
 
 #include <pthread.h>
 
-enum { HL_PACE_UNREAD, HL_PACE_UNLIMITED, HL_PACE_LIMITED };
+enum { HL_PACE_UNREAD, HL_PACE_UNLIMITED, HL_PACE_LIMITED, HL_PACE_GATED /* no limit, but a monitor */ };
 extern int hl_pacing;                    /* HL_PACE_*; relaxed: a process that has no core limit reads it and goes on */
 extern __thread unsigned hl_in_callback; /* this thread runs a host function */
 
@@ -130,7 +131,8 @@ bool hl_lane_begin(struct hl_pacer *pacer, struct hl_lane *lane);             /*
 void hl_lane_end(struct hl_pacer *pacer, struct hl_lane *lane, uint64_t gap); /* records the last one */
 void hl_lanes_close(struct hl_pacer *pacer, CUcontext context, uint64_t now); /* at a gate: ends what is open */
 void hl_measure_poll(struct hl_pacer *pacer);                                 /* takes what has completed */
-bool hl_stream_captures(CUstream stream, bool per_thread);                    /* or cannot be asked */
+void hl_gate_wait(const struct hl_launch *launch); /* pacing_gate.c: returns when no monitor holds launches back */
+bool hl_stream_captures(CUstream stream, bool per_thread); /* or cannot be asked */
 void hl_measure_context_ended(CUcontext context);
 
 /* -- pacing_lease.c -- */

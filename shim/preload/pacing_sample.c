@@ -64,7 +64,10 @@ struct own {
 static void find_own(struct own *own) {
     const struct hl_region_header *header = hl_ledger_header();
     uint64_t host = host_namespace();
-    own->count = 0;
+    int all = 0, told = hl_ledger_hosts(own->pid, HL_REGION_SLOTS, &all); /* where the slots are not these */
+    own->count = told > 0 ? (uint32_t)told : 0;
+    own->all = all;
+    if (told >= 0) return;
     own->all = header != NULL;
     if (!header) return;
     const struct hl_region_slot *slots = (const void *)((const char *)header + header->slot_offset);
@@ -84,13 +87,17 @@ static bool is_own(const struct own *own, uint32_t pid) {
     return false;
 }
 
-static uint64_t neighbours(nvmlDevice_t handle, const struct own *own) {
+static uint64_t neighbours(int device, nvmlDevice_t handle, const struct own *own) {
     static nvmlProcessInfo_t list[PROCESSES]; /* one process's turn at a time, and one thread's */
     unsigned count = PROCESSES;
     uint64_t found = 0;
     __typeof__(&nvmlDeviceGetComputeRunningProcesses_v3) ask = HL_REAL(nvmlDeviceGetComputeRunningProcesses_v3);
     if (!ask || ask(handle, &count, list) != NVML_SUCCESS) return 0;
-    for (unsigned i = 0; i < count && i < PROCESSES; i++) found += !is_own(own, list[i].pid);
+    for (unsigned i = 0; i < count && i < PROCESSES; i++) {
+        uint64_t bytes = list[i].usedGpuMemory;
+        found += !is_own(own, list[i].pid);
+        hl_ledger_sampled(device, list[i].pid, &bytes, NULL);
+    }
     return found;
 }
 
@@ -113,7 +120,7 @@ void hl_sample_take(int device, struct hl_sample *sample) {
     find_own(&own);
     sample->known = own.all && own.count;
     sample->usable = own.count > 0;
-    sample->neighbours = neighbours(handle, &own);
+    sample->neighbours = neighbours(device, handle, &own);
     unsigned count = SAMPLES;
     unsigned long long before = nvml.seen[device], newest = before;
     nvmlReturn_t result = ask(handle, list, &count, before);
@@ -145,7 +152,10 @@ void hl_sample_take(int device, struct hl_sample *sample) {
         for (unsigned j = 0; j < i && !repeated; j++) repeated = list[j].timeStamp == list[i].timeStamp;
         stamps += !repeated;
         all += list[i].smUtil;
-        if (is_own(&own, list[i].pid)) mine += list[i].smUtil;
+        if (!is_own(&own, list[i].pid)) continue;
+        uint64_t percent = list[i].smUtil;
+        mine += percent;
+        hl_ledger_sampled(device, list[i].pid, NULL, &percent);
     }
     if (!stamps) goto done;
     sample->fresh = true;

@@ -22,6 +22,7 @@ struct hl_hami {
     struct hl_hami_region *map; /* NULL = not open */
     struct hl_hami_slot *mine;
     int32_t pid;
+    uint64_t kernel_said; /* when this process last wrote last_kernel_time, s */
 };
 
 /* 0 or -errno and one line in why (room bytes). Limits are used when this process makes the region. */
@@ -36,6 +37,14 @@ void hl_hami_status(struct hl_hami *hami, int suspended);
 void hl_hami_leave(struct hl_hami *hami);
 int hl_hami_lock(struct hl_hami *hami); /* 0 or -ETIMEDOUT */
 void hl_hami_unlock(struct hl_hami *hami);
+/* hami_monitor.c */
+int hl_hami_may_launch(struct hl_hami *hami); /* 0: a monitor holds launches back; says that there is a launch */
+int hl_hami_switched_off(const struct hl_hami *hami);
+int hl_hami_hosts(const struct hl_hami *hami, uint32_t *pid, int room,
+                  int *all); /* host PIDs of slots; all: none lacks one */
+/* What NVML says of the process with this host PID; NULL: nothing. */
+void hl_hami_sampled(struct hl_hami *hami, int device, uint32_t host_pid, const uint64_t *bytes,
+                     const uint64_t *percent);
 /* For tools: gives back what the dead hold, their lock too, and makes sequence numbers of the dead even. How many slots,
  * or -errno and one line in why. From within the PID namespace whose PIDs the file holds. */
 int hl_hami_repair(const char *path, char *why, size_t room);

@@ -1,6 +1,7 @@
 /* Makes and maps a region file of layout hami-1.2 (see hami.h). The file is one byte longer than its struct, as the first
  * opener leaves it; a longer one is a newer monitor's and is taken as it is, a shorter one is refused. */
 #define _GNU_SOURCE
+#include "config.h"
 #include "hami.h"
 
 #include <errno.h>
@@ -8,6 +9,7 @@
 #include <semaphore.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -30,6 +32,12 @@ static int making_lock(int fd, int type) {
     return 0;
 }
 
+/* Asked before the lock: processes that keep another layout may hold bytes of theirs as long as they live. */
+static int is_foreign(int fd) {
+    int32_t magic = 0;
+    return pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic && magic && magic != HL_HAMI_MAGIC;
+}
+
 static void fill(struct hl_hami_region *map, const uint64_t *limit, const uint64_t *cores) {
     map->major = HL_HAMI_MAJOR;
     map->minor = HL_HAMI_MINOR;
@@ -41,7 +49,8 @@ static void fill(struct hl_hami_region *map, const uint64_t *limit, const uint64
     sem_init((sem_t *)(void *)map->postinit_lock, 1, 1);
     map->utilization_switch = 1;
     map->recent_kernel = 2;
-    map->priority = 1;
+    const char *priority = hl_config("CUDA_TASK_PRIORITY");
+    map->priority = priority && *priority ? (int32_t)strtol(priority, NULL, 10) : 1;
     __atomic_store_n(&map->proc_count, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&map->magic, HL_HAMI_MAGIC, __ATOMIC_RELEASE);
 }
@@ -58,6 +67,10 @@ int hl_hami_open(struct hl_hami *hami, const char *path, const uint64_t *limit, 
         return refuse(why, room, -problem,
                       "%s: the region cannot be opened: %s; give a writable path in an existing folder", path,
                       strerror(problem));
+    if (is_foreign(fd)) {
+        close(fd);
+        return refuse(why, room, -EPROTO, "%s: not a region of layout hami-1.2; give another path", path);
+    }
     problem = making_lock(fd, F_WRLCK);
     void *at = MAP_FAILED;
     if (problem) {

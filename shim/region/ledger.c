@@ -497,9 +497,23 @@ void hl_share_in_flight(int device, int64_t ns) {
 }
 
 void hl_share_bury(void) {
-    if (hl_share_lock()) return;
-    hl_region_sweep(&region, slot, -1);
-    hl_region_unlock(&region);
+    if (ready()) hl_region_sweep(&region, slot, -1); /* takes the lock itself when there is somebody to bury */
+}
+
+/* ---- a monitor outside ---- */
+
+int hl_ledger_has_monitor(void) { return hl_ledger_is_open() && hami.map; }
+int hl_ledger_may_launch(void) { return !hl_ledger_has_monitor() || hl_hami_may_launch(&hami); }
+
+int hl_ledger_switched_off(void) { return hl_ledger_has_monitor() && hl_hami_switched_off(&hami); }
+
+int hl_ledger_hosts(uint32_t *pid, int room, int *all) {
+    return hl_ledger_has_monitor() ? hl_hami_hosts(&hami, pid, room, all) : -1;
+}
+
+void hl_ledger_sampled(int device, uint32_t host_pid, const uint64_t *bytes, const uint64_t *percent) {
+    if (hl_ledger_has_monitor() && device >= 0 && device < HL_HAMI_DEVICES)
+        hl_hami_sampled(&hami, device, host_pid, bytes, percent);
 }
 
 /* ---- fork ---- */

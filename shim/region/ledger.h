@@ -85,6 +85,13 @@ void hl_share_in_flight(int device, int64_t ns);               /* so much more i
 void hl_share_bury(void);                                      /* looks for the dead: what they had in flight goes */
 int hl_share_lock(void);                                       /* the region's lock, for a few stores: 0 or -errno */
 void hl_share_unlock(void);
+/* A monitor outside, in a region of layout hami-1.2. Elsewhere: there is none, launches may go, nothing is written. */
+int hl_ledger_has_monitor(void);
+int hl_ledger_may_launch(void);   /* 0: it holds launches back for now */
+int hl_ledger_switched_off(void); /* it says that nothing is to be paced */
+/* Host PIDs of the container's processes, or -1: the slots here (hl_ledger_header) say it. all: none of them is unknown. */
+int hl_ledger_hosts(uint32_t *pid, int room, int *all);
+void hl_ledger_sampled(int device, uint32_t host_pid, const uint64_t *bytes, const uint64_t *percent);
 /* Clean end (atexit): gives the slot back if it holds nothing. Bytes still held stay booked until the kernel says that
  * the process is gone, because the driver holds them as long. */
 void hl_ledger_close(void);

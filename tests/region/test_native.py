@@ -21,6 +21,8 @@ UNITS = (
     "life_double_check",
     "snapshot",
     "rollback",
+    "bury_robust",
+    "bury_file",
     "dead_robust",
     "dead_file",
     "fork_robust",

@@ -108,6 +108,15 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
         ("controller: hybrid", "controller: aimd", "share"),
         ("seconds: 20", "seconds: 20\n    attribution: winner", "share"),
     ],
+    "monitor/holds-launches.yaml": [
+        ("--do, block]", "--do, release]", "values"),
+        ("min: 200000000", "min: 60000000000", "values"),
+    ],
+    "versions/fields-disagree.yaml": [("refused, oom: 1", "refused, ok: 1", "outcome")],
+    "versions/longer-file.yaml": [("--do, block]", "--do, release]", "values")],
+    "versions/shorter-file.yaml": [("size=1000000", "size=2008953", "outcome")],
+    "versions/old-interposer-first.yaml": [("dialect: hooklab\n", "dialect: hooklab-hami\n", "outcome")],
+    "versions/new-interposer-first.yaml": [("dialect: hooklab-hami\n", "dialect: hooklab\n", "outcome")],
     "pacing/delta-hami.yaml": [("controller: delta-hami", "controller: hybrid", "share")],
 }
 NONE = {  # files whose limit must be seen broken without an interposer -> the check that sees it

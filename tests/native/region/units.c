@@ -218,12 +218,36 @@ static void dead_before_refusal(int robust) {
     EQUAL(hl_ledger_used(0), 100 * MIB);
 }
 
+static pid_t fork_without_handlers(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+/* The limiter's tick buries too, and holds nothing of the region while it looks. */
+static void bury_of_the_tick(int robust) {
+    struct hl_ledger_config config = kit_config(region_path, robust, 100 * MIB);
+    kit_open(&config);
+    int ready[2];
+    CHECK(!pipe(ready));
+    pid_t child = fork_without_handlers();
+    if (!child) {
+        CHECK(!kit_take(0, 50 * MIB, 0x1000, 1));
+        CHECK(write(ready[1], "x", 1) == 1);
+        for (;;) pause();
+    }
+    char byte;
+    CHECK(read(ready[0], &byte, 1) == 1);
+    hl_share_bury();
+    EQUAL(hl_ledger_used(0), 50 * MIB);
+    kill(child, SIGKILL);
+    CHECK(WIFSIGNALED(kit_wait(child)));
+    hl_share_bury();
+    EQUAL(hl_ledger_used(0), 0);
+}
+
 static void dead_robust(void) { dead_before_refusal(1); }
 static void dead_file(void) { dead_before_refusal(0); }
+static void bury_robust(void) { bury_of_the_tick(1); }
+static void bury_file(void) { bury_of_the_tick(0); }
 
 /* ---- fork ---- */
-
-static pid_t fork_without_handlers(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
 static void child_of_fork(int robust, int bare, const char *path) {
     struct hl_ledger_config config = kit_config(path, robust, 100 * MIB);
@@ -459,6 +483,8 @@ static const struct {
     {"life_double_check", life_double_check},
     {"snapshot", snapshot},
     {"rollback", rollback},
+    {"bury_robust", bury_robust},
+    {"bury_file", bury_file},
     {"dead_robust", dead_robust},
     {"dead_file", dead_file},
     {"fork_robust", fork_robust},
