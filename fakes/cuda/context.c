@@ -1,4 +1,4 @@
-/* Contexts: primary and own, the thread's stack, limits, flags. A context takes its modelled device memory while it is
+/* Contexts: primary and own, the thread's stack, flags. A context takes its modelled device memory while it is
  * alive; ending it frees everything it holds. */
 #include "fake.h"
 
@@ -9,7 +9,7 @@
 #include "graph.h"
 #include "module.h"
 
-enum { FLAG_MASK = 0xff, STACK_DEFAULT = 1024 };
+enum { FLAG_MASK = 0xff };
 
 /* ---- the thread's stack: fake_current is its top, the rest lies in `below` ------------------------------ */
 
@@ -88,10 +88,8 @@ CUresult context_new(uint32_t device, unsigned flags, unsigned api, int primary,
     ctx->modules = NULL;
     ctx->arrays = NULL;
     ctx->peers = 0;
-    ctx->stack_bytes = 0;
     ctx->cache = CU_FUNC_CACHE_PREFER_NONE;
-    static const size_t limit[LIMITS] = {STACK_DEFAULT, 8650752, 8388608, 2, 2048, 128, 0, 0, 0, 0, 0, 0};
-    memcpy(ctx->limit, limit, sizeof limit);
+    limits_begin(ctx);
     heap_init(&ctx->sync, device, HL_KIND_SYNC, 1, 1, 0);
     heap_init(&ctx->managed, device, HL_KIND_MANAGED, 1, 0, 0);
     heap_init(&ctx->module, device, HL_KIND_MODULE, 1, 1, 0);
@@ -120,10 +118,8 @@ void context_end(struct ctx *ctx) {
     while (ctx->allocs) memory_end(ctx->allocs);
     for (struct stream *s = ctx->streams; s; s = s->next) s->magic = MAGIC_DEAD;
     ctx->streams = NULL;
-    uint64_t stack_bytes = ctx->stack_bytes;
-    ctx->stack_bytes = 0;
+    limits_end(ctx);
     fake_unlock();
-    if (stack_bytes) hl_phys_give(ctx->device, HL_KIND_OTHER, stack_bytes);
     hl_phys_give(ctx->device, HL_KIND_CONTEXT, physical(ctx->device)->context_bytes);
     __atomic_fetch_sub(&hl_node.process->device[ctx->device].context_count, 1, __ATOMIC_RELAXED);
     hl_latency(ctx->device, HL_LATENCY_CONTEXT_DESTROY);
@@ -445,50 +441,7 @@ static CUresult peer(CUcontext handle, unsigned flags, int enable) {
 ENTRY(cuCtxEnablePeerAccess, (CUcontext ctx, unsigned int flags), peer(ctx, flags, 1))
 ENTRY(cuCtxDisablePeerAccess, (CUcontext ctx), peer(ctx, 0, 0))
 
-/* ---- limits ---------------------------------------------------------------------------------------------- */
-
-static CUresult get_limit(size_t *out, CUlimit limit) {
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    if (!out || (unsigned)limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
-    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *out = ctx->limit[limit];
-    return CUDA_SUCCESS;
-}
-ENTRY(cuCtxGetLimit, (size_t *value, CUlimit limit), get_limit(value, limit))
-
-/* A stack for every thread that can be resident: memory that no allocation call asks for. Measured: 16 KiB takes
- * 4,152,360,960 bytes on a device of 132 x 2048 threads, beyond what the default of 1 KiB already has. */
-static uint64_t stack_cost(const struct ctx *ctx, size_t bytes) {
-    const struct hl_node_device *d = physical(ctx->device);
-    uint64_t threads = (uint64_t)d->sm_count * d->threads_per_sm;
-    uint64_t more = bytes > STACK_DEFAULT ? (bytes - STACK_DEFAULT) * threads : 0;
-    return (more + BLOCK - 1) / BLOCK * BLOCK;
-}
-
-static CUresult set_stack(struct ctx *ctx, size_t value) {
-    uint64_t wanted = stack_cost(ctx, value), held = ctx->stack_bytes;
-    if (wanted > held && hl_phys_take(ctx->device, HL_KIND_OTHER, wanted - held)) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (wanted < held) hl_phys_give(ctx->device, HL_KIND_OTHER, held - wanted);
-    ctx->stack_bytes = wanted;
-    ctx->limit[CU_LIMIT_STACK_SIZE] = value;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_limit(CUlimit limit, size_t value) {
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    if ((unsigned)limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
-    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    if (limit == CU_LIMIT_STACK_SIZE) return set_stack(ctx, value);
-    ctx->limit[limit] = value;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(limit, value))
+/* ---- settings --------------------------------------------------------------------------------------------- */
 
 static CUresult cache_config(CUfunc_cache *get, int set) {
     struct ctx *ctx;

@@ -105,7 +105,8 @@ struct ctx {
     size_t limit[LIMITS];
     CUfunc_cache cache;
     CUsharedconfig shared;
-    uint64_t stack_bytes; /* physical bytes that the stack limit took */
+    uint64_t local, launched; /* local memory that each resident thread has; the most that a kernel asked of it */
+    uint64_t local_bytes, fifo_bytes, heap_bytes; /* physical bytes that limits.c took */
     struct ctx *next;
 };
 
@@ -160,6 +161,16 @@ CUresult context_new(uint32_t device, unsigned flags, unsigned api, int primary,
 void context_end(struct ctx *ctx); /* frees what it holds; the structure stays as a corpse */
 CUresult context_push(struct ctx *ctx);
 CUresult primary_context(CUdevice device, struct ctx **out); /* the active primary context, or an error */
+
+/* What a context takes beside allocations (limits.c). */
+enum { USES_PRINTF = 1, USES_HEAP = 2 };
+void limits_begin(struct ctx *ctx);
+void limits_end(struct ctx *ctx);                       /* under the lock */
+CUresult limits_module(struct ctx *ctx, unsigned uses); /* under the lock: a module is loaded */
+CUresult limits_grow(struct ctx *ctx, uint64_t local);
+static inline CUresult limits_local(struct ctx *ctx, uint64_t local) { /* a kernel is launched; local: bytes a thread */
+    return __builtin_expect(local > ctx->local, 0) ? limits_grow(ctx, local) : CUDA_SUCCESS;
+}
 
 /* Streams (stream.c). A handle to its stream; a dead one faults. */
 struct stream *stream_of(struct ctx *ctx, CUstream handle, int default_stream);

@@ -182,3 +182,12 @@ int image_parse(const void *data, size_t bytes, int capability, struct image **o
     *out = image;
     return 0;
 }
+
+void image_calls(struct image *image, const char *name, size_t length) {
+    static const struct {
+        const char *name;
+        unsigned use;
+    } known[] = {{"vprintf", 1}, {"malloc", 2}, {"free", 2}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strlen(known[i].name) == length && memcmp(known[i].name, name, length) == 0) image->uses |= known[i].use;
+}

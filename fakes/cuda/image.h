@@ -30,7 +30,8 @@ struct variable {
 
 struct image {
     int kind, target;
-    size_t bytes; /* of the source */
+    unsigned uses; /* of the device's own functions: 1 printf, 2 malloc and free */
+    size_t bytes;  /* of the source */
     uint32_t entries, variables;
     struct entry *entry;
     struct variable *variable;
@@ -49,5 +50,6 @@ int elf_parse(const uint8_t *data, size_t bytes, int capability, struct image *i
 struct entry *image_add_entry(struct image *image, const char *name, size_t length);
 int image_add_variable(struct image *image, const char *name, size_t length, uint64_t bytes, int is_managed);
 void entry_add_parameter(struct entry *entry, uint32_t offset, uint32_t size);
+void image_calls(struct image *image, const char *name, size_t length); /* a function that it does not define */
 void entry_finish(struct entry *entry, int waits_for_clock);
 #endif

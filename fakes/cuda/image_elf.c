@@ -101,7 +101,11 @@ int elf_parse(const uint8_t *data, size_t bytes, int capability, struct image *i
             Elf64_Sym s;
             memcpy(&s, data + symbols.sh_offset + at, sizeof s);
             const char *name = string(&v, &strings, s.st_name);
-            if (!name || !*name || s.st_shndx == SHN_UNDEF) continue;
+            if (!name || !*name) continue;
+            if (s.st_shndx == SHN_UNDEF) {
+                image_calls(image, name, strlen(name));
+                continue;
+            }
             if (ELF64_ST_TYPE(s.st_info) == STT_FUNC && (s.st_other & OTHER_ENTRY)) {
                 struct entry *e = image_add_entry(image, name, strlen(name));
                 if (!e) return 2;

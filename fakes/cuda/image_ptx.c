@@ -194,8 +194,9 @@ static int body(struct text *t, struct entry *e, int *clock) {
             struct text what = word(&d);
             uint64_t bytes;
             uint32_t align;
-            if (equals(what, "shared") && e && declaration(&d, &name, &bytes, &align) == 0)
-                e->shared += (uint32_t)bytes;
+            int shared = equals(what, "shared");
+            if ((shared || equals(what, "local")) && e && declaration(&d, &name, &bytes, &align) == 0)
+                *(shared ? &e->shared : &e->local) += (uint32_t)bytes;
             if (equals(what, "loc") || equals(what, "pragma") || equals(what, "file")) {
                 while (t->at < t->end && *t->at != '\n' && *t->at != ';') t->at++;
             } else {
@@ -263,6 +264,7 @@ static int function(struct text *t, struct image *image, int is_entry, int versi
         }
     }
     if (!code && t->at >= t->end) code = INVALID_PTX;
+    if (!code && !is_entry && *t->at == ';') image_calls(image, name.at, (size_t)(name.end - name.at));
     if (!code && *t->at++ == '{') code = body(t, is_entry ? e : NULL, &clock) ? INVALID_PTX : 0;
     if (is_entry) entry_finish(e, clock);
     else free(scratch.parameter);

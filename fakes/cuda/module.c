@@ -51,7 +51,9 @@ CUresult module_new(struct ctx *ctx, struct image *image, int owned, struct libr
     *m = (struct module){
         .magic = MAGIC_MODULE, .owned = owned, .ctx = ctx, .image = image, .globals = globals, .library = library};
     fake_lock();
-    int failed = !(m->code = hidden_alloc(ctx, image->bytes < CODE_BYTES_MAX ? image->bytes : CODE_BYTES_MAX));
+    CUresult result = limits_module(ctx, image->uses);
+    int failed =
+        result || !(m->code = hidden_alloc(ctx, image->bytes < CODE_BYTES_MAX ? image->bytes : CODE_BYTES_MAX));
     if (m->code) m->code->hidden = 1;
     for (uint32_t i = 0; i < image->variables && !failed; i++) {
         globals[i].variable = &image->variable[i];
@@ -59,9 +61,12 @@ CUresult module_new(struct ctx *ctx, struct image *image, int owned, struct libr
     }
     m->next = ctx->modules;
     ctx->modules = m;
-    if (failed) module_end(m);
+    if (failed) {
+        m->owned = 0; /* the image stays the caller's */
+        module_end(m);
+    }
     fake_unlock();
-    if (failed) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (failed) return result ? result : CUDA_ERROR_OUT_OF_MEMORY;
     hl_latency(ctx->device, HL_LATENCY_MODULE_LOAD);
     *out = m;
     return CUDA_SUCCESS;

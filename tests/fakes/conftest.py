@@ -39,12 +39,17 @@ def cases() -> ModuleType:
 
 
 class Guest:
-    """A Python program on the fake driver. ``tell`` in it prints its one JSON answer."""
+    """A Python program on the fake driver. ``tell`` in it prints its one JSON answer; its stdin ends with ``end``."""
 
     def __init__(self, program: str, environment: dict[str, str]) -> None:
         text = PRELUDE + "def tell(*values): print(json.dumps(values), flush=True)\n" + program
         self.process = subprocess.Popen(
-            [sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", text],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def end(self) -> tuple[int, list[Any], str]:

@@ -6,7 +6,7 @@ import ctypes as c
 import os
 import sys
 
-from cuda_cases import MIB, PTX, allocated, at, call, case, current, free, pointer, say, size, start, u64
+from cuda_cases import ASSUMED, HEAD, MIB, PTX, allocated, at, call, case, current, free, pointer, say, size, start, u64
 
 
 @case
@@ -401,3 +401,173 @@ def forked_before_init() -> None:
     p = u64()
     current()
     say("parent", call("cuMemAlloc_v2", at(p), size(MIB)), call("cuMemFree_v2", p))
+
+
+PRINTS = b"""
+.extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);
+.global .align 1 .b8 text[4] = {72, 105, 10, 0};
+.visible .entry prints()
+{
+ .reg .b64 %rd<4>; .reg .b32 %r<2>;
+ mov.u64 %rd1, text; cvta.global.u64 %rd2, %rd1; mov.u64 %rd3, 0;
+ {
+ .param .b64 p0; .param .b64 p1; .param .b32 q;
+ st.param.b64 [p0+0], %rd2; st.param.b64 [p1+0], %rd3;
+ call.uni (q), vprintf, (p0, p1);
+ ld.param.b32 %r1, [q+0];
+ }
+ ret;
+}
+"""
+ALLOCATES = b"""
+.extern .func (.param .b64 r) malloc (.param .b64 n);
+.visible .entry allocates()
+{
+ .reg .b64 %rd<4>;
+ mov.u64 %rd1, 64;
+ {
+ .param .b64 p0; .param .b64 q;
+ st.param.b64 [p0+0], %rd1;
+ call.uni (q), malloc, (p0);
+ ld.param.b64 %rd2, [q+0];
+ }
+ ret;
+}
+"""
+LOCAL = b"""
+.visible .entry local(.param .u64 out, .param .u32 i)
+{
+ .local .align 4 .b8 own[16384];
+ .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .pred %p<2>;
+ ld.param.u64 %rd1, [out]; ld.param.u32 %r1, [i]; mov.u64 %rd2, own; mov.u32 %r2, 0;
+L: mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; st.local.u32 [%rd4], %r2;
+ add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 4096; @%p1 bra L;
+ mul.wide.u32 %rd5, %r1, 4; add.s64 %rd6, %rd2, %rd5; ld.local.u32 %r3, [%rd6];
+ cvta.to.global.u64 %rd7, %rd1; st.global.u32 [%rd7], %r3;
+ ret;
+}
+"""
+
+
+def loaded(source: bytes, name: bytes) -> tuple[int, c.c_void_p]:
+    m, function = pointer(), pointer()
+    result = call("cuModuleLoadData", at(m), HEAD + source)
+    call("cuModuleGetFunction", at(function), m, name)
+    return result, function
+
+
+def ran(function: c.c_void_p, *values: object) -> tuple[int, int]:
+    packed = (c.c_void_p * 4)(*(c.addressof(value) for value in values))  # type: ignore[arg-type]
+    result = call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, packed if values else None, None)
+    return result, call("cuCtxSynchronize")
+
+
+def resident_threads() -> int:
+    sms, threads = c.c_int(), c.c_int()
+    call("cuDeviceGetAttribute", at(sms), 16, 0)
+    call("cuDeviceGetAttribute", at(threads), 39, 0)
+    return sms.value * threads.value
+
+
+@case
+def taken_by_modules() -> None:
+    """
+    plain module | 0 took 2097152
+    plain module: launch | 0 0 took 0
+    second plain module | 0 took 0
+    module that prints | 0 took 10485760
+    module that prints: launch | 0 0 took 0
+    another that prints | 0 took 0
+    printf buffer afterwards | 1
+    module that allocates | 0 took 8388608
+    module that allocates: launch | 0 0 took 0
+    heap afterwards | 1
+    """
+    current()
+    before = free()
+
+    def took() -> str:
+        nonlocal before
+        was, before = before, free()
+        return f"took {was - before}"
+
+    for what, source, name in (
+        ("plain module", b".visible .entry nothing() { ret; }", b"nothing"),
+        ("second plain module", b".visible .entry nothing() { ret; }", b"nothing"),
+        ("module that prints", PRINTS, b"prints"),
+        ("another that prints", PRINTS, b"prints"),
+        ("module that allocates", ALLOCATES, b"allocates"),
+    ):
+        result, function = loaded(source, name)
+        say(what, result, took())
+        if what not in ("second plain module", "another that prints"):
+            say(f"{what}: launch", *ran(function), took())
+        if what == "another that prints":
+            say("printf buffer afterwards", call("cuCtxSetLimit", 1, size(16 * MIB)))
+    say("heap afterwards", call("cuCtxSetLimit", 2, size(16 * MIB)))
+
+
+@case
+def taken_by_limits() -> None:
+    """
+    printf buffer 64 MiB | 0 took 0 now 67108864
+    printf buffer 64 MiB: module | 0 took 69206016
+    heap 64 MiB | 0 took 0 now 67108864
+    heap 64 MiB: module | 0 took 67108864
+    stack 2 KiB | 0 per thread 1024 now 2048
+    stack 512 | 0 per thread 0 now 512
+    stack 1000 | 0 now 1000
+    stack 1 GiB | 2 now 1000
+    """
+    current()
+    threads, value = resident_threads(), size(0)
+    for what, limit, source, name in (
+        ("printf buffer 64 MiB", 1, PRINTS, b"prints"),
+        ("heap 64 MiB", 2, ALLOCATES, b"allocates"),
+    ):
+        before = free()
+        result = call("cuCtxSetLimit", limit, size(64 * MIB))
+        took, before = before - free(), free()
+        call("cuCtxGetLimit", at(value), limit)
+        say(what, result, "took", took, "now", value.value)
+        result, _ = loaded(source, name)
+        say(f"{what}: module", result, "took", before - free())
+    before = free()
+    for what, wanted in (("2 KiB", 2048), ("512", 512), ("1000", 1000), ("1 GiB", 1 << 30)):
+        result = call("cuCtxSetLimit", 0, size(wanted))
+        call("cuCtxGetLimit", at(value), 0)
+        more = ("per thread", (before - free()) // threads) if wanted in (2048, 512) else ()
+        say(f"stack {what}", result, *more, "now", value.value)
+
+
+@case
+def taken_by_launches() -> None:
+    """
+    load | 0 took 2097152
+    local bytes | 0 16384
+    first launch | 0 0 per thread 15360
+    second launch | 0 0 per thread 0
+    stack limit | 0 1024
+    stack 2 KiB | 0 per thread 0
+    unloaded | 0 took -2097152
+    """
+    current()
+    threads, value, before = resident_threads(), size(0), free()
+    result, function = loaded(LOCAL, b"local")
+    say("load", result, "took", before - free())
+    n = c.c_int()
+    say("local bytes", call("cuFuncGetAttribute", at(n), 3, function), n.value)
+    p, i = allocated(4), c.c_uint(7)
+    before = free()
+    for what in ("first launch", "second launch"):
+        results = ran(function, p, i)
+        say(what, *results, "per thread", (before - free()) // threads)
+        before = free()
+    say("stack limit", call("cuCtxGetLimit", at(value), 0), value.value)
+    say("stack 2 KiB", call("cuCtxSetLimit", 0, size(2048)), "per thread", (before - free()) // threads)
+    before, m = free(), pointer()
+    call("cuFuncGetModule", at(m), function)
+    say("unloaded", call("cuModuleUnload", m), "took", before - free())
+
+
+ASSUMED |= {"taken_by_modules", "taken_by_limits", "taken_by_launches"}

@@ -27,8 +27,6 @@ TRAP(hl_fake_enter_slow) TRAP(hl_node_attach) TRAP(fake_lock) TRAP(hl_history_ad
 # Only through pointers that the driver's own file gives out, never through the trapped global names.
 PROGRAM = """
 lib = c.CDLL("libcuda.so.1")
-import cuda_cases
-cuda_cases._library = lib
 context = current()
 stream = pointer()
 p = u64()

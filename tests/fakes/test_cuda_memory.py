@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,41 @@ def test_neighbours_and_the_killed(
     assert snapshot.devices[0].used == 0
     assert snapshot.containers[0].used[0] == 0
     assert CONTEXT < snapshot.devices[0].peak <= snapshot.devices[0].total_bytes
+
+
+def test_what_no_allocation_call_takes_is_in_the_accounts(node: NodeServer, guest: Callable[..., Any]) -> None:
+    """Each kind by itself, as the node sees it, and nothing of it is left when the context has ended."""
+    program = (
+        "from context_cases import *\n"
+        "context = current()\n"
+        'assert call("cuCtxSetLimit", 0, size(2048)) == 0\n'
+        'assert loaded(PRINTS, b"prints")[0] == 0\n'
+        'assert loaded(ALLOCATES, b"allocates")[0] == 0\n'
+        "p = u64()\n"
+        'assert call("cuMemAllocPitch_v2", at(p), at(size(0)), size(512), size(8192), 4) == 0\n'
+        'assert call("cuMemAllocAsync", at(u64()), size(1), None) == 0\n'
+        "tell(resident_threads())\n"
+        "sys.stdin.readline()\n"
+        'assert call("cuDevicePrimaryCtxReset_v2", 0) == 0\n'
+        "tell(0)\n"
+        "sys.stdin.read()\n"
+    )
+    running = guest(node, program)
+    threads = json.loads(running.process.stdout.readline())[0]
+    stack = (threads * 1024 + (2 << 20) - 1) // (2 << 20) * (2 << 20)
+    kinds = node.snapshot().processes[0].bytes[0]
+    assert {kind: count for kind, count in kinds.items() if count} == {
+        "context": CONTEXT,
+        "pitched": 4 << 20,
+        "async": 32 << 20,
+        "module": 2 << 20,
+        "other": stack + (10 << 20) + (8 << 20),
+    }
+    running.process.stdin.write("\n")
+    running.process.stdin.flush()
+    assert json.loads(running.process.stdout.readline()) == [0]
+    kinds = node.snapshot().processes[0].bytes[0]
+    assert {kind: count for kind, count in kinds.items() if count} == {"async": 32 << 20}
+    assert running.end()[0] == 0
+    node.wait_live(0)
+    assert node.snapshot().devices[0].used == 0
