@@ -108,7 +108,8 @@ uint16_t caller_hook_id(enum caller_call call);
 uint16_t caller_id_of(const char *name);                        /* 0xFFFF for a name that the table has not */
 int caller_links(const char *name);                             /* whether this executable has a relocation of it */
 void *caller_find_any(const char *name, const struct how *how); /* as caller_find, by any name of the table */
-#define CALLER_NO_SYMBOL CUDA_ERROR_NOT_FOUND                   /* result of a call whose function was not found */
+#define UNTOUCHED ((CUdeviceptr)0x5A5A5A5A5A5A5A5Aull) /* what an output holds before a call: no driver returns it */
+#define CALLER_NO_SYMBOL CUDA_ERROR_NOT_FOUND          /* result of a call whose function was not found */
 #define CALL(how, name, ...)                                                                                           \
     (__extension__({                                                                                                   \
         __typeof__(&name) function_ = (__typeof__(&name))caller_find(C_##name, (how));                                 \
@@ -132,11 +133,12 @@ enum {
     CONTENT_PATTERN,
     CONTENT_VALUE
 }; /* a new allocation is not judged before something was put there */
-#define STEP_SKIPPED (-1)              /* result of a step whose object was never made */
+#define STEP_SKIPPED HL_STEP_SKIPPED   /* result of a step whose object was never made */
 extern _Thread_local int object_owner; /* 0 outside parallel steps */
 struct object *object_find(const char *name, enum object_kind kind);
 struct object *object_add(const char *name, enum object_kind kind, uint64_t handle);
 void object_drop(struct object *object);
+void objects_report(void); /* HL_EVENT_HELD for the memory that is still held */
 
 /* memory.c */
 uint32_t memory_kind(const char *text); /* HL_KIND_* of sync, managed, pitched, async; sync for anything else */

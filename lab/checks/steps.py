@@ -24,9 +24,9 @@ from lab.checks.model import (
 from lab.scenario.crosscheck import VALUES, values_of
 from lab.scenario.model import Expectation, Instance, Scenario, Step
 from lab.scenario.units import say_size
-from lab.scenario.vocabulary import code_name, codes
+from lab.scenario.vocabulary import code_name, codes, skipped
 
-SKIPPED = -1  # STEP_END.result of a step whose subject does not exist
+SKIPPED = skipped()
 _SIZES = ("bytes", "total", "free", "used")
 
 

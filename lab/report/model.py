@@ -21,7 +21,7 @@ from lab.scenario.crosscheck import VALUES
 from lab.scenario.load import ScenarioError
 from lab.scenario.load import load as load_scenario
 from lab.scenario.model import Scenario, Step
-from lab.scenario.vocabulary import code_name, hook_names
+from lab.scenario.vocabulary import code_name, hook_names, skipped
 
 PERCENTILES = (50, 95, 99)
 
@@ -183,7 +183,7 @@ def _calls(scenario: Scenario, run: RunData) -> tuple[CallRow, ...]:
     for record in run.history.of("STEP_END"):
         key = (int(record["process"]), int(record["step"]))
         step, name = steps.get(key), int(record["name"])
-        if step is None or int(record["result"]) == -1:
+        if step is None or int(record["result"]) == skipped():
             begun[key] -= 1
             continue
         begun[key] -= 1

@@ -68,9 +68,17 @@ def codes() -> dict[str, int]:
     return known | {short: known[name] for short, name in SHORT_CODES.items()}
 
 
+@cache
+def skipped() -> int:
+    """What a step ends with whose object was never made."""
+    from lab.spec import load_layout
+
+    return load_layout("history").constants["HL_STEP_SKIPPED"]
+
+
 def code_name(code: int, hook: str = "cu") -> str:
     """What people call a result: ``ok``, ``oom``, CUDA_ERROR_... or NVML_ERROR_... by the library of ``hook``."""
-    if code == -1:
+    if code == skipped():
         return "skipped"
     short = {0: "ok"} if hook.startswith("nvml") else {0: "ok", 2: "oom"}
     if code in short:
