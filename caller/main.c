@@ -117,5 +117,6 @@ int main(int argc, char **argv) {
         play_steps(&program, step->subs, step->sub_count);
     }
     wait_for_children();
+    objects_report();
     return 0;
 }

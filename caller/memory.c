@@ -45,20 +45,21 @@ static int32_t allocate(const struct play *play, uint32_t kind, uint64_t bytes, 
     }
 }
 
-/* With a count every allocation has an end record of its own; the last one is written by the caller of a step. */
+/* With a count every allocation has an end record of its own; the last one is written by the caller of a step. A pointer
+ * that a refused call left as it was reads 0 in the record, one that it wrote reads what it wrote. */
 void step_alloc(const struct play *play, struct outcome *out) {
     const struct step *step = play->step;
     const char *text = step_text(step, "kind", step_text(step, "width", NULL) ? "pitched" : "sync");
     uint32_t kind = memory_kind(text);
     uint64_t bytes = step_number(step, "bytes", 0);
     for (uint64_t left = step_number(step, "count", 1); left; left--) {
-        CUdeviceptr pointer = 0;
+        CUdeviceptr pointer = UNTOUCHED;
         uint64_t taken = 0, start = hl_now_ns();
         out->result = allocate(play, kind, bytes, &pointer, &taken, &out->name);
         out->c = hl_now_ns() - start;
         out->extra = kind;
         out->a = taken;
-        out->b = pointer;
+        out->b = pointer == UNTOUCHED ? 0 : pointer;
         if (out->result == CUDA_SUCCESS) {
             struct object *object = object_add(step_text(step, "as", "alloc"), OBJECT_MEMORY, pointer);
             object->bytes = taken;
@@ -124,8 +125,11 @@ void step_memset(const struct play *play, struct outcome *out) {
     out->name = caller_hook_id(C_cuMemsetD8_v2);
     out->result =
         CALL(&play->how, cuMemsetD8_v2, object->handle, (unsigned char)step_number(play->step, "value", 0), bytes);
-    object->content = CONTENT_VALUE;
-    object->value = (unsigned char)step_number(play->step, "value", 0);
+    if (out->result == CUDA_SUCCESS) {
+        object->content = CONTENT_VALUE;
+        object->value = (unsigned char)step_number(play->step, "value", 0);
+    }
+    out->b = 0;
     out->c = hl_now_ns() - start;
 }
 
@@ -172,8 +176,10 @@ void step_copy(const struct play *play, struct outcome *out) {
     out->a = bytes;
     out->name = caller_hook_id(C_cuMemcpyDtoD_v2);
     out->result = CALL(&play->how, cuMemcpyDtoD_v2, to->handle, from->handle, bytes);
-    to->content = from->content;
-    to->value = from->value;
+    if (out->result == CUDA_SUCCESS) {
+        to->content = from->content;
+        to->value = from->value;
+    }
     out->b = 0;
     out->c = hl_now_ns() - start;
 }

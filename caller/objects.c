@@ -1,6 +1,7 @@
 /* What steps named with `as`: allocations, contexts and modules. Several objects may carry one name (an alloc with a
  * count). A short list under one mutex: steps are few, the calls they make are what is tested. */
 #include "caller.h"
+#include "history.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,4 +46,25 @@ void object_drop(struct object *object) {
         }
     pthread_mutex_unlock(&lock);
     free(object);
+}
+
+void objects_report(void) {
+    struct hl_event line = {
+        .event = HL_EVENT_HELD, .source = HL_SOURCE_CALLER, .name = 0xFFFF, .step = 0xFFFF, .device = 0xFF};
+    uint64_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (struct object *object = objects; object; object = object->next) {
+        if (object->kind != OBJECT_MEMORY) continue;
+        line.a = object->bytes;
+        line.b = object->handle;
+        line.extra = object->memory_kind;
+        line.device = (uint8_t)object->device;
+        hl_history_add(&line);
+        count++;
+    }
+    pthread_mutex_unlock(&lock);
+    line = (struct hl_event){
+        .event = HL_EVENT_HELD, .source = HL_SOURCE_CALLER, .name = 0xFFFF, .step = 0xFFFF, .a = count};
+    line.device = 0xFF;
+    hl_history_add(&line);
 }

@@ -126,6 +126,7 @@ void step_exit(const struct play *play, struct outcome *out) {
     int code = (int)step_number(play->step, "code", 0);
     out->a = (uint64_t)code;
     report_end(play, out);
+    objects_report();
     fflush(NULL);
     if (step_number(play->step, "quick", 0)) _exit(code);
     exit(code);

@@ -33,6 +33,7 @@ struct shared {
 
 struct piece {
     CUdeviceptr pointer;
+    uint64_t bytes;
     uint32_t tag;
     int kind;
 };
@@ -60,6 +61,7 @@ static int take(struct shared *shared, struct piece *piece, uint64_t bytes) {
     int32_t result;
     size_t pitch = 0;
     piece->pointer = 0;
+    piece->bytes = bytes;
     if (piece->kind == HL_KIND_MANAGED) result = (int32_t)shared->managed(&piece->pointer, bytes, CU_MEM_ATTACH_GLOBAL);
     else if (piece->kind == HL_KIND_ASYNC) result = (int32_t)shared->async(&piece->pointer, bytes, NULL);
     else if (piece->kind == HL_KIND_PITCHED)
@@ -90,7 +92,12 @@ static void give(struct shared *shared, const struct piece *piece) {
     else if (seen != piece->tag) note_wrong(shared, "a live allocation lost its contents", CUDA_SUCCESS);
     result = (int32_t)(piece->kind == HL_KIND_ASYNC ? shared->release_async(piece->pointer, NULL)
                                                     : shared->release(piece->pointer));
-    if (result != CUDA_SUCCESS) note_wrong(shared, "a free of a live allocation failed", result);
+    if (result == CUDA_SUCCESS) return;
+    note_wrong(shared, "a free of a live allocation failed", result);
+    struct object *kept = object_add("random", OBJECT_MEMORY, piece->pointer); /* still the program's own */
+    kept->memory_kind = (uint32_t)piece->kind;
+    kept->bytes = piece->bytes;
+    kept->device = shared->play->device;
 }
 
 static void *work(void *argument) {

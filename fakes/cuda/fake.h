@@ -27,19 +27,20 @@
         LEAVE(BODY, 0, 0);                                                                                             \
     }
 /* Legacy and per-thread variants: DEFAULT_STREAM is what a NULL stream means inside BODY. */
-#define PAIR(NAME, VARIANT, PARAMETERS, BODY)                                                                          \
+#define PAIR_VALUES(NAME, VARIANT, PARAMETERS, BODY, A, B)                                                             \
     API NAME PARAMETERS;                                                                                               \
     API NAME PARAMETERS {                                                                                              \
         enum { DEFAULT_STREAM = 1 };                                                                                   \
         ENTER(NAME);                                                                                                   \
-        LEAVE(BODY, 0, 0);                                                                                             \
+        LEAVE(BODY, A, B);                                                                                             \
     }                                                                                                                  \
     API VARIANT PARAMETERS;                                                                                            \
     API VARIANT PARAMETERS {                                                                                           \
         enum { DEFAULT_STREAM = 2 };                                                                                   \
         ENTER(VARIANT);                                                                                                \
-        LEAVE(BODY, 0, 0);                                                                                             \
+        LEAVE(BODY, A, B);                                                                                             \
     }
+#define PAIR(NAME, VARIANT, PARAMETERS, BODY) PAIR_VALUES(NAME, VARIANT, PARAMETERS, BODY, 0, 0)
 
 enum magic {
     MAGIC_CTX = 0x43545831,

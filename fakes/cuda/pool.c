@@ -256,8 +256,8 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, int default_stream
     fake_unlock();
     return CUDA_SUCCESS;
 }
-PAIR(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream),
-     release(pointer, stream, DEFAULT_STREAM))
+PAIR_VALUES(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream),
+            release(pointer, stream, DEFAULT_STREAM), 0, pointer)
 
 /* ---- pools ------------------------------------------------------------------------------------------------ */
 

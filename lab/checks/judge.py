@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lab.checks import memory, processes, simulated, steps
+from lab.checks import failures, memory, processes, simulated, steps
 from lab.checks.model import RunData, Verdict
 from lab.scenario.model import Expectation, Scenario
 
@@ -16,6 +16,9 @@ CHECKS: dict[str, Check] = {
     "view": steps.view,
     "never_above": memory.never_above,
     "ledger_empty": memory.ledger_empty,
+    "no_leak": failures.no_leak,
+    "known_results": failures.known_results,
+    "outputs_untouched": failures.outputs_untouched,
     "exit": processes.exits,
     "order": processes.order,
     "calls": processes.calls,

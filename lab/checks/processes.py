@@ -215,9 +215,9 @@ def _in_scope(records: Records, scenario: Scenario, arguments: Mapping[str, Any]
 def faults_fired(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
     """How often one planned fault, or all together, fired."""
     arguments = expectation.arguments
-    fired = _fired(scenario, run)
+    times = fired(scenario, run)
     fault = arguments.get("fault")
-    count = sum(fired.values()) if fault is None else fired.get(fault, 0)
+    count = sum(times.values()) if fault is None else times.get(fault, 0)
     return Verdict(
         status=judge_count(count, arguments["count"], complete=run.complete),
         check="faults_fired",
@@ -233,32 +233,32 @@ def every_fault(scenario: Scenario, run: RunData) -> Verdict | None:
     """Unsaid: a fault that never fires shows nothing. None without faults, or when ``faults_fired`` speaks."""
     if not scenario.faults or any(expectation.check == "faults_fired" for expectation in scenario.expect):
         return None
-    fired = _fired(scenario, run)
-    silent = [fault for fault in scenario.faults if not fired.get(fault.index)]
+    times = fired(scenario, run)
+    silent = [fault for fault in scenario.faults if not times.get(fault.index)]
     return Verdict(
         status=(INVALID if run.complete else UNKNOWN) if silent else VALID,
         check="faults",
         subject=_fault_text(silent[0]) if silent else f"{len(scenario.faults)} faults",
         expected="every planned fault fires",
-        seen=f"{len(silent)} never fired" if silent else f"fired × {sum(fired.values())}",
+        seen=f"{len(silent)} never fired" if silent else f"fired × {sum(times.values())}",
         where=str(silent[0].where if silent else scenario.faults[0].where),
         evidence=run.evidence,
         implied=True,
     )
 
 
-def _fired(scenario: Scenario, run: RunData) -> dict[int, int]:
+def fired(scenario: Scenario, run: RunData) -> dict[int, int]:
     """Fault index -> times fired. A fault may take several slots of the node file; run.json says which."""
     slots = run.info.get("fault_slots")
-    fired: dict[int, int] = {}
+    times: dict[int, int] = {}
     for record in run.history.of("FAULT"):
         slot = int(record["a"])
         index = slot
         if isinstance(slots, list):
             index = slots[slot] if slot < len(slots) else -1
         if 0 <= index < len(scenario.faults):
-            fired[index] = fired.get(index, 0) + 1
-    return fired
+            times[index] = times.get(index, 0) + 1
+    return times
 
 
 def _fault_text(fault: Fault) -> str:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
-
+    from lab.report.baseline import Entry
     from lab.report.model import RunReport
     from lab.scenario.load import Overrides
     from lab.scenario.model import Scenario
@@ -57,6 +50,14 @@ DEFAULT_OUT = "runs"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/report-schema.md), nothing else.")
 @click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML to this file too.")
+@click.option("--baseline", type=click.Path(dir_okay=False), help="Failures that are expected, and must happen.")
+@click.option("--write-baseline", type=click.Path(dir_okay=False), help="Write what failed as a baseline, and exit 0.")
+@click.option(
+    "--fail-each-call", is_flag=True, help="For each driver call of the scenario a run in which just that call fails."
+)
+@click.option(
+    "--fail-most", type=click.IntRange(min=1), metavar="N", help="At most N of these runs, drawn by the seed."
+)
 @click.option("--allow-unknown", is_flag=True, help="Exit 0 when nothing is invalid but something is unknown.")
 def run(targets: tuple[str, ...], **options: Any) -> int:
     """Run scenarios, or replay a run directory.
@@ -64,19 +65,41 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
     Each run makes a directory with everything needed to judge and repeat it. Exit status: 0 all valid, 1 something
     invalid, 2 wrong usage, 3 something unknown.
     """
+    from lab.cli._making import make
     from lab.cli._targets import resolve
+    from lab.report import baseline
     from lab.runner.guest import check_natives
 
+    _agree(options)
+    before = baseline.load(options["baseline"]) if options["baseline"] else None  # said before an hour of runs
     plans = _load(resolve(targets), _overrides(options), options["repeat"])
     if any(plan.scenario.simulate is None for plan in plans) and options["where"] != "sim":
         check_natives()
     _check([plan.scenario for plan in plans], options["where"])
-    made = list(_make([plan.scenario for plan in plans], options))
+    if options["fail_each_call"]:
+        from lab.cli._failures import sweep
+
+        return sweep([plan.scenario for plan in plans], options)
+    made = list(make([plan.scenario for plan in plans], options))
     reports: list[RunReport] = []
     for plan, one in zip(plans, made, strict=True):
         if one.report is not None:
             reports.append(_repeated(one.report, plan.before))
-    return _finish(reports, [one.error for one in made if one.error], options)
+    return _finish(reports, [one.error for one in made if one.error], options, before)
+
+
+def _agree(options: dict[str, Any]) -> None:
+    """Options that mean nothing together."""
+    if options["fail_most"] and not options["fail_each_call"]:
+        raise click.UsageError("--fail-most limits --fail-each-call; give that, too")
+    if options["fail_each_call"]:
+        if options["where"] != "fake":
+            raise click.UsageError(
+                f"--fail-each-call plans faults in the fake driver; not with --on {options['where']}"
+            )
+        for name in ("baseline", "write_baseline"):
+            if options[name]:
+                raise click.UsageError(f"--{name.replace('_', '-')} is of whole scenarios; not with --fail-each-call")
 
 
 def _overrides(options: dict[str, Any]) -> Overrides:
@@ -164,138 +187,22 @@ def _check(scenarios: Sequence[Scenario], where: str) -> None:
             raise click.ClickException("--on real: this machine has no libcuda.so.1 (the NVIDIA driver); use --on fake")
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A run that was made, or the one line why it could not be."""
-
-    report: RunReport | None
-    error: str = ""
-
-
-def _make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Iterator[_Made]:
-    """Makes the runs, in order, with progress on a terminal; yields them in the order of the scenarios."""
-    jobs = min(options["jobs"], len(scenarios))
-    with _progress(len(scenarios), quiet=options["as_json"]) as step:
-        if jobs <= 1:
-            for scenario in scenarios:
-                step(scenario.id, 0)
-                yield _here(scenario, options)
-                step(scenario.id, 1)
-            return
-        # Each run in the main thread of a worker process: runs at the same time share nothing. Workers ignore Ctrl-C
-        # except while they run a scenario, which then ends its processes and keeps its directory.
-        context = multiprocessing.get_context("spawn")
-        stopped = context.Event()
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker, initargs=(stopped,)) as pool:
-            futures = {
-                pool.submit(_apart, scenario, options["out"], options["where"]): scenario for scenario in scenarios
-            }
-            try:
-                for future in as_completed(futures):
-                    step(futures[future].id, 1)
-                yield from (_collect(scenario, future.result()) for future, scenario in futures.items())
-            except KeyboardInterrupt:
-                stopped.set()
-                for worker in multiprocessing.active_children():
-                    if worker.pid is not None:
-                        os.kill(worker.pid, signal.SIGINT)
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise KeyboardInterrupt(options["out"]) from None
-
-
-@contextmanager
-def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[str, int], None]]:
-    if quiet or not sys.stderr.isatty():
-        yield lambda _name, _advance: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        MofNCompleteColumn(),
-        BarColumn(20),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-
-        def step(name: str, advance: int) -> None:
-            bar.update(task, description=name, advance=advance)
-
-        yield step
-
-
-def _here(scenario: Scenario, options: dict[str, Any]) -> _Made:
-    """One run in this process."""
-    from lab.report.model import report_run
-    from lab.runner.execute import run_scenario
-
-    directory = run_scenario(scenario, out=Path(options["out"]), on=options["where"])
-    return _Made(_keep(report_run(scenario, directory)))
-
-
-_stopped: Event | None = None  # in a worker: set once no further run may begin
-
-
-def _begin_worker(stopped: Event) -> None:
-    global _stopped
-    _stopped = stopped
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _apart(scenario: Scenario, out: str, where: str) -> tuple[str, str]:
-    """In a worker: one run. (run directory, "") or ("", the one line why there is none)."""
-    from lab.runner.execute import RunError, run_scenario
-
-    if _stopped is not None and _stopped.is_set():
-        return "", "not begun"
-    try:
-        return str(run_scenario(scenario, out=Path(out), on=where)), ""
-    except (RunError, OSError) as error:
-        return "", str(error)
-
-
-def _collect(scenario: Scenario, done: tuple[str, str]) -> _Made:
-    from lab.report.model import report_run
-
-    directory, error = done
-    return _Made(None, f"{scenario.id}: {error}") if error else _Made(_keep(report_run(scenario, directory)))
-
-
-def _keep(report: RunReport) -> RunReport:
-    """Puts the verdicts beside the history they came from."""
-    from lab.report.as_json import document
-
-    if report.directory is not None:
-        _keep_policy(report.scenario, report.directory)
-        fresh = report.directory / "verdicts.json.new"
-        fresh.write_text(json.dumps(document([report]), indent=1) + "\n", encoding="utf-8")
-        os.replace(fresh, report.directory / "verdicts.json")
-    return report
-
-
-def _keep_policy(scenario: Scenario, directory: Path) -> None:
-    """Puts a policy of the user's own into the run directory, so that the run can be repeated anywhere."""
-    from lab.scenario.load import dump
-
-    file, _, name = (scenario.options.policy or "").rpartition(":")
-    if file and Path(file).is_file():
-        shutil.copyfile(file, directory / "policy.py")
-        options = {**scenario.raw.get("options", {}), "policy": f"policy.py:{name}"}
-        copy = replace(scenario, raw={**scenario.raw, "options": options})
-        (directory / "scenario.yaml").write_text(dump(copy), encoding="utf-8")
-
-
-def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[str, Any]) -> int:
-    from lab.report import as_json, junit
+def _finish(
+    reports: Sequence[RunReport],
+    errors: Sequence[str],
+    options: dict[str, Any],
+    before: Mapping[str, Entry] | None,
+) -> int:
+    from lab.report import as_json, baseline, junit
     from lab.report.model import exit_code
 
+    compared = baseline.compare(reports, before) if before is not None else None
+    if options["write_baseline"]:
+        Path(options["write_baseline"]).write_text(baseline.text(reports, before=before), encoding="utf-8")
     if options["junit"]:
-        Path(options["junit"]).write_text(junit.text(reports, errors=errors), encoding="utf-8")
+        Path(options["junit"]).write_text(junit.text(reports, errors=errors, baseline=before), encoding="utf-8")
     if options["as_json"]:
-        click.echo(json.dumps(as_json.document(reports, errors=errors), indent=1))
+        click.echo(json.dumps(as_json.document(reports, errors=errors, compared=compared), indent=1))
     else:
         from lab.report import terminal
         from lab.report.console import console
@@ -305,10 +212,16 @@ def _finish(reports: Sequence[RunReport], errors: Sequence[str], options: dict[s
             terminal.show(out, report, full=len(reports) == 1)
         if len(reports) > 1:
             terminal.summary(out, reports)
+        if compared is not None:
+            terminal.compared(out, compared)
     for error in errors:
         click.echo(f"hooklab: {error}", err=True)
     if errors:
         return 2
+    if options["write_baseline"]:
+        return 0
     if any(report.differences for report in reports):
         return 1
+    if compared is not None:
+        return compared.exit_code(allow_unknown=options["allow_unknown"])
     return exit_code([report.status for report in reports], allow_unknown=options["allow_unknown"])

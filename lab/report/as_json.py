@@ -9,13 +9,16 @@ from typing import Any
 
 import lab
 from lab.checks import worst
+from lab.report.baseline import Comparison
 from lab.report.model import CallRow, RunReport
 
 SCHEMA = "hooklab.report/1"
 
 
-def document(reports: Sequence[RunReport], *, errors: Sequence[str] = ()) -> dict[str, Any]:
-    """The whole report. ``errors`` are runs that could not be made, one line each."""
+def document(
+    reports: Sequence[RunReport], *, errors: Sequence[str] = (), compared: Comparison | None = None
+) -> dict[str, Any]:
+    """The whole report. ``errors`` are runs that could not be made, one line each; ``compared``: against a baseline."""
     counts = Counter(report.status for report in reports)
     return {
         "schema": SCHEMA,
@@ -24,6 +27,17 @@ def document(reports: Sequence[RunReport], *, errors: Sequence[str] = ()) -> dic
         "counts": {status: counts.get(status, 0) for status in ("valid", "invalid", "unknown")},
         "runs": [run(report) for report in reports],
         "errors": list(errors),
+        "baseline": None if compared is None else _compared(compared),
+    }
+
+
+def _compared(compared: Comparison) -> dict[str, Any]:
+    return {
+        "expected": [{"scenario": scenario, "report": report} for scenario, report in compared.expected],
+        "new": list(compared.new),
+        "unknown": list(compared.unknown),
+        "stale": list(compared.stale),
+        "unreported": compared.unreported,
     }
 
 

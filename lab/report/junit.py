@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lab.checks import INVALID, UNKNOWN
+from lab.report.baseline import Entry, key
 from lab.report.model import RunReport
 
 
-def text(reports: Sequence[RunReport], *, errors: Sequence[str] = ()) -> str:
-    """The XML document."""
+def text(
+    reports: Sequence[RunReport], *, errors: Sequence[str] = (), baseline: Mapping[str, Entry] | None = None
+) -> str:
+    """The XML document. What a baseline expects is skipped, naming the report."""
     root = ET.Element("testsuites", name="hooklab")
     for report in reports:
-        statuses = [verdict.status for verdict in report.verdicts]
+        entry = (baseline or {}).get(report.id)
+        expected = [entry is not None and key(verdict) in entry.checks for verdict in report.verdicts]
+        statuses = [
+            UNKNOWN if known else verdict.status for verdict, known in zip(report.verdicts, expected, strict=True)
+        ]
         suite = ET.SubElement(
             root,
             "testsuite",
-            name=_clean(report.id),
+            name=clean(report.id),
             tests=str(len(statuses)),
             failures=str(statuses.count(INVALID)),
             errors="0",
@@ -28,30 +35,32 @@ def text(reports: Sequence[RunReport], *, errors: Sequence[str] = ()) -> str:
         properties = ET.SubElement(suite, "properties")
         for name, value in (("evidence", report.evidence), ("seed", report.scenario.seed)):
             ET.SubElement(properties, "property", name=name, value=str(value))
-        for verdict in report.verdicts:
+        for verdict, known in zip(report.verdicts, expected, strict=True):
             file, _, line = verdict.where.partition(":")
             case = ET.SubElement(
                 suite,
                 "testcase",
-                classname=_clean(report.id),
-                name=_clean(f"{verdict.check} {verdict.subject}"),
-                file=_clean(file),
+                classname=clean(report.id),
+                name=clean(f"{verdict.check} {verdict.subject}"),
+                file=clean(file),
             )
             if line.partition(":")[0].isdigit():
                 case.set("line", line.partition(":")[0])
             said = f"{verdict.where}: expected {verdict.expected}; seen {verdict.seen}"
-            if verdict.status == INVALID:
-                failure = ET.SubElement(case, "failure", message=_clean(said), type=verdict.check)
-                failure.text = _clean("\n".join((said, *verdict.details)))
+            if known and entry is not None:
+                ET.SubElement(case, "skipped", message=clean(f"expected ({entry.report}): {said}"))
+            elif verdict.status == INVALID:
+                failure = ET.SubElement(case, "failure", message=clean(said), type=verdict.check)
+                failure.text = clean("\n".join((said, *verdict.details)))
             elif verdict.status == UNKNOWN:
-                ET.SubElement(case, "skipped", message=_clean(f"unknown: {said}"))
+                ET.SubElement(case, "skipped", message=clean(f"unknown: {said}"))
         if report.directory is not None:
-            ET.SubElement(suite, "system-out").text = _clean(f"run directory: {report.directory}")
+            ET.SubElement(suite, "system-out").text = clean(f"run directory: {report.directory}")
     if errors:
         suite = ET.SubElement(root, "testsuite", name="runs", tests=str(len(errors)), errors=str(len(errors)))
         for number, error in enumerate(errors):
             case = ET.SubElement(suite, "testcase", classname="runs", name=f"run {number}")
-            ET.SubElement(case, "error", message=_clean(error))
+            ET.SubElement(case, "error", message=clean(error))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -59,6 +68,6 @@ def text(reports: Sequence[RunReport], *, errors: Sequence[str] = ()) -> str:
 _UNSAID = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
-def _clean(value: str) -> str:
+def clean(value: str) -> str:
     """Without the characters that XML 1.0 cannot carry."""
     return _UNSAID.sub("?", value)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.checks import INVALID, VALID, Verdict
+from lab.report.baseline import Comparison
 from lab.report.model import CallRow, RunReport
 from lab.scenario.units import format_duration, say_size
 
@@ -83,6 +84,21 @@ def summary(console: Console, reports: Sequence[RunReport]) -> None:
         if counts[status]
     )
     console.print(f"{len(reports)} runs: {said}")
+
+
+def compared(console: Console, comparison: Comparison) -> None:
+    """Runs against a baseline: what is new, what is gone, how much was expected."""
+    for kind, colour, lines in (
+        ("not in the baseline", "red", comparison.new),
+        ("not in the baseline", "yellow", comparison.unknown),
+        ("only in the baseline", "red", comparison.stale),
+    ):
+        for line in lines:
+            console.print(f"[{colour}]{kind}[/]: {escape(line)}", soft_wrap=True)
+    said = f"{len(comparison.expected)} runs fail as the baseline says"
+    if comparison.unreported:
+        said += f", {comparison.unreported} of them without a report's id"
+    console.print(f"{said}; {len(comparison.new) + len(comparison.unknown)} new, {len(comparison.stale)} stale")
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Table:

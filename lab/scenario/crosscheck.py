@@ -75,6 +75,9 @@ SHORT = {  # op or check -> the key that a bare value stands for: `free: x` is `
     "exit": "code",
     "never_above": "memory",
     "ledger_empty": "at",
+    "no_leak": "at",
+    "known_results": "of",
+    "outputs_untouched": "of",
     "not_executed": "count",
     "faults_fired": "count",
 }
@@ -360,7 +363,7 @@ def _expectations(raw: dict[Any, Any], groups: list[_Group], containers: dict[An
             _view(body, steps, path, report)
         elif check == "values":
             _values(body, steps, path, report)
-        elif check == "calls" and _mapping(raw.get("options")).get("history") != "calls":
+        elif check in ("calls", "no_leak") and _mapping(raw.get("options")).get("history") != "calls":
             report(path, "calls are only recorded with options: {history: calls}")
         elif check == "faults_fired":
             fault = body.get("fault")

@@ -596,6 +596,25 @@ class LedgerEmpty(Where):
     at: Literal["end"] = Field(default="end", description="when")
 
 
+class NoLeak(Where):
+    """At the end of its program the driver holds just the allocations that a process still has: none that it was never
+    given or believes freed, none missing (needs `options: {history: calls}`)."""
+
+    at: Literal["end"] = Field(default="end", description="when")
+
+
+class KnownResults(Where):
+    """Every result that a step saw is a value of the driver's enum."""
+
+    of: Literal["steps"] = Field(default="steps", description="whose results")
+
+
+class OutputsUntouched(Where):
+    """A call that failed left its outputs as they were: no pointer of a refused allocation, no figures of a view."""
+
+    of: Literal["steps"] = Field(default="steps", description="whose calls")
+
+
 class ViewExpect(Where):
     """What a `view` step saw."""
 
@@ -696,6 +715,9 @@ class ExpectForm(Form):
     outcome: Outcome | None = None
     never_above: Annotated[NeverAbove | None, _short("never_above")] = None
     ledger_empty: Annotated[LedgerEmpty | None, _short("ledger_empty")] = None
+    no_leak: Annotated[NoLeak | None, _short("no_leak")] = None
+    known_results: Annotated[KnownResults | None, _short("known_results")] = None
+    outputs_untouched: Annotated[OutputsUntouched | None, _short("outputs_untouched")] = None
     view: ViewExpect | None = None
     exit: ExitExpect | None = None
     order: Order | None = None
@@ -711,8 +733,11 @@ class ExpectForm(Form):
         return _exactly_one(self, "an expectation has exactly one check")
 
 
+_BARE = ("ledger_empty", "no_leak", "known_results", "outputs_untouched")
+
+
 def _bare_expect(value: object) -> object:
-    return {value: None} if value in ("ledger_empty",) else value
+    return {value: None} if value in _BARE else value
 
 
 class StartUpForm(Form):

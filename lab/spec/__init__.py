@@ -6,6 +6,7 @@ dtype is asked for. A file that breaks a rule raises `SpecError` with one line t
 
 from lab.spec._dialects import Dialect, LedgerDialect, dialect_names, load_dialect
 from lab.spec._errors import ErrorCode, ErrorTable, load_errors
+from lab.spec._failures import FailureTable, load_failures
 from lab.spec._hooks import FOREIGN, Hook, HookTable, Steps, load_hooks
 from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout, read_layout
 from lab.spec._signatures import load_signatures
@@ -19,6 +20,7 @@ __all__ = [
     "Driver",
     "ErrorCode",
     "ErrorTable",
+    "FailureTable",
     "Field",
     "Hook",
     "HookTable",
@@ -34,6 +36,7 @@ __all__ = [
     "load_dialect",
     "load_driver",
     "load_errors",
+    "load_failures",
     "load_hooks",
     "load_layout",
     "load_profile",

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from lab.scenario.vocabulary import hook_ids, skipped
+
 OK, OOM = 0, 2
 
 
@@ -64,11 +66,27 @@ def phase(process: int, number: int, **more: int) -> dict[str, Any]:
 
 
 def cu_init() -> dict[str, Any]:
-    from lab.scenario.vocabulary import hook_ids
-
     return {"event": "CALL", "name": hook_ids()["cuInit"]}
 
 
+def call(name: str, pointer: int, **more: int) -> dict[str, Any]:
+    return {"event": "CALL", "name": hook_ids()[name], "process": 0, "pid": 10, "a": 4096, "b": pointer, **more}
+
+
+def held(pointer: int = 0) -> dict[str, Any]:
+    """What the program still has at its end; without a pointer, the end of that list."""
+    return {"event": "HELD", "process": 0, "pid": 10, "a": 4096, "b": pointer}
+
+
+def returned(name: str, result: int, **values: int) -> dict[str, Any]:
+    return {**ended(0, 1, result, **values), "name": hook_ids()[name]}
+
+
+LEAK = text("no_leak: {at: end}", more=CALLS_MORE, count=1)
+RESULTS = text("known_results: {of: steps}")
+OUTPUTS = text("outputs_untouched: {of: steps}")
+LOST = [call("cuMemAllocAsync", 64), held()]
+ENDED_CONTEXT = [*LOST[:1], call("cuDevicePrimaryCtxReset_v2", 0), held()]
 STARTED = """name: t
 simulate: {phases: {workers: 2, plan: [{name: a, time: 1 ms}]}}
 expect: [{start_up: {p50: 1 ms, latencies: [1 ms, 2 ms], gave_up: 0, timeouts: {max: 3}}}]
@@ -103,7 +121,7 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("outcome", text(OUTCOME), [], {}, "invalid", "no end recorded"),
     ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1, OOM)], {"dropped": 1}, "unknown", "dropped"),
     ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1)], {"dropped": 1}, "invalid", "ok: 2"),
-    ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1, -1), ended(1, 1, OOM)], {}, "valid", "ok: 1, oom: 1"),
+    ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1, skipped()), ended(1, 1, OOM)], {}, "valid", "ok: 1, oom: 1"),
     ("outcome", text("outcome: {step: x, process: p.1, ok: 1}"), [ended(0, 1, OOM), ended(1, 1)], {}, "valid", "ok: 1"),
     ("view", text(VIEW, steps=VIEW_STEPS), [ended(0, 0, a=4 << 20, b=2 << 20)], {}, "valid", "total 4MiB, free 2MiB"),
     ("view", text(VIEW, steps=VIEW_STEPS), [ended(0, 0, a=80 << 30, b=2 << 20)], {}, "invalid", "total 80GiB"),
@@ -154,6 +172,24 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("order", text(ORDER), [phase(0, 7)], {}, "invalid", "preinit_enter is missing"),
     ("order", text(ORDER), [], {}, "unknown", "no phases"),
     ("order", text(ORDER), [phase(0, 2), phase(0, 7)], {"dropped": 1}, "unknown", "in order"),
+    ("no_leak", LEAK, [call("cuMemAlloc_v2", 64), call("cuMemFree_v2", 64), held()], {}, "valid", "so in 1 processes"),
+    ("no_leak", LEAK, [call("cuMemAlloc_v2", 64), held(64), held()], {}, "valid", "so in 1 processes"),
+    ("no_leak", LEAK, LOST, {}, "invalid", "4096 bytes at 0x40 from cuMemAllocAsync"),
+    ("no_leak", LEAK, [call("cuMemAlloc_v2", 64, result=OOM), held()], {}, "valid", "so in 1 processes"),
+    ("no_leak", LEAK, [call("cuMemAlloc_v2", 64), call("cuMemFree_v2", 64, result=1), held()], {}, "invalid", "0x40"),
+    ("no_leak", LEAK, [held(64), held()], {}, "invalid", "the program holds 1 allocations that the driver does not"),
+    ("no_leak", LEAK, ENDED_CONTEXT, {}, "valid", "so in 1 processes"),
+    ("no_leak", LEAK, [phys(a=4096, extra=1, pid=10), *ENDED_CONTEXT], {}, "invalid", "0x40"),
+    ("no_leak", LEAK, LOST[:1], {}, "unknown", "1 unknown"),
+    ("no_leak", LEAK, LOST, {"dropped": 1}, "unknown", "1 unknown"),
+    ("known_results", RESULTS, [returned("cuMemAlloc_v2", OOM)], {}, "valid", "all known"),
+    ("known_results", RESULTS, [returned("cuMemAlloc_v2", -1)], {}, "invalid", "cuMemAlloc_v2 returned -1"),
+    ("known_results", RESULTS, [returned("cuMemAlloc_v2", skipped())], {}, "valid", "all known"),
+    ("known_results", RESULTS, [], {"dropped": 1}, "unknown", "all known"),
+    ("outputs_untouched", OUTPUTS, [returned("cuMemAlloc_v2", OOM)], {}, "valid", "untouched"),
+    ("outputs_untouched", OUTPUTS, [returned("cuMemAlloc_v2", OOM, b=64)], {}, "invalid", "left the pointer 0x40"),
+    ("outputs_untouched", OUTPUTS, [returned("cuMemGetInfo_v2", 999, a=5)], {}, "invalid", "left figures"),
+    ("outputs_untouched", OUTPUTS, [returned("cuMemAlloc_v2", OK, b=64)], {"dropped": 1}, "unknown", "untouched"),
     ("calls", text(CALLS, more=CALLS_MORE), [cu_init(), cu_init()], {}, "valid", "2 calls"),
     ("calls", text(CALLS, more=CALLS_MORE), [cu_init()], {}, "invalid", "1 calls"),
     ("calls", text(CALLS, more=CALLS_MORE), [cu_init(), cu_init()], {"dropped": 1}, "unknown", "2 calls"),
