@@ -1,10 +1,10 @@
-/* Times driver calls from inside one process and prints one JSON object a line. It knows nothing of interposers: the
- * same program runs bare and under any of them, and the difference of two runs is what an interposer adds.
+/* Times driver calls from inside one process, a batch at a time and on demand, so that a bare and an interposed process can
+ * be measured in turn. It knows nothing of interposers: the difference of two processes is what an interposer adds.
  *
- * Usage: hooklab-bench [--live N,N,...] [--batches N], or --burst ... (worker.c)
- * Every figure is the median over batches of (batch time / calls in the batch), so one preempted batch cannot move it.
- * Calls go through relocations, as those of a compiled program do. Numbers are CLOCK_MONOTONIC nanoseconds.
- */
+ * Usage: hooklab-bench [--live N,N,...], or --burst ... (worker.c), --load ... (load.c)
+ * It prints a JSON object a line: what can be timed once only ("once"), then what it can time ("figure"), then `ready`.
+ * Each line on standard input is the number of a figure; the answer is the time of one call of a batch, in ns. At the end
+ * of its input it ends. Calls go through relocations, as those of a compiled program do. Time is CLOCK_MONOTONIC. */
 #define _GNU_SOURCE
 #include "worker.h"
 
@@ -15,19 +15,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_BATCHES = 1001, SMALL = 512 };
-
-static int batches = 41;
+enum { MAX_FIGURES = 64, SMALL = 512 };
 
 static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static void check(CUresult result, const char *what) {
@@ -78,25 +71,67 @@ static void lookup(const struct context *c, int calls) {
         check(cuGetProcAddress_v2("cuMemAlloc", &entry, 12000, 0, NULL), "cuGetProcAddress_v2");
 }
 
-static void measure(const char *name, long live, int calls, body_fn body, const struct context *c) {
-    static double ns[MAX_BATCHES];
-    body(c, calls); /* warm */
-    for (int b = 0; b < batches; b++) {
-        /* what a batch queued is waited for outside its time: a launch is charged its submission, not its kernel */
-        check(cuStreamSynchronize(c->stream), "cuStreamSynchronize");
-        uint64_t start = now_ns();
-        body(c, calls);
-        ns[b] = (double)(now_ns() - start) / calls;
-    }
-    qsort(ns, (size_t)batches, sizeof ns[0], ascending);
-    printf("{\"call\": \"%s\", \"live\": %ld, \"ns\": %.1f, \"min\": %.1f, \"p90\": %.1f, \"batches\": %d, \"calls\": "
-           "%d}\n",
-           name, live, ns[batches / 2], ns[0], ns[(batches * 9) / 10], batches, calls);
+struct figure {
+    const char *name;
+    body_fn body;
+    int calls;
+    long live;
+};
+
+/* One batch. What it queued is waited for outside its time: a launch is charged its submission, not its kernel. A few calls
+ * before it bring caches and the GPU back from whoever had them meanwhile. */
+static double batch(const struct figure *f, const struct context *c) {
+    f->body(c, f->calls / 10);
+    check(cuStreamSynchronize(c->stream), "cuStreamSynchronize");
+    uint64_t start = now_ns();
+    f->body(c, f->calls);
+    double ns = (double)(now_ns() - start) / f->calls;
+    check(cuStreamSynchronize(c->stream), "cuStreamSynchronize");
+    return ns;
 }
 
 static void once(const char *name, uint64_t ns) {
-    printf("{\"call\": \"%s\", \"live\": 0, \"ns\": %llu, \"batches\": 1, \"calls\": 1}\n", name,
-           (unsigned long long)ns);
+    printf("{\"once\": \"%s\", \"live\": 0, \"ns\": %llu}\n", name, (unsigned long long)ns);
+}
+
+/* Ascending counts of live allocations, each a figure; -1 where they are none. */
+static int live_figures(struct figure *figures, int count, const char *text) {
+    long before = 0;
+    for (const char *at = text; *at;) {
+        char *end;
+        long want = strtol(at, &end, 10);
+        if (end == at || want < before || count == MAX_FIGURES) return -1;
+        figures[count++] = (struct figure){"cuMemAlloc_v2+cuMemFree_v2", alloc_free, 1000, want};
+        before = want;
+        at = *end ? end + 1 : end;
+    }
+    return count;
+}
+
+/* Serves batches until the input ends. What is live is only ever more: figures are asked for in their order. */
+static int serve(const struct figure *figures, int count, const struct context *c) {
+    char line[32];
+    long live = 0;
+    CUdeviceptr *held = NULL;
+    while (fgets(line, sizeof line, stdin)) {
+        int number = atoi(line);
+        if (number < 0 || number >= count) {
+            fprintf(stderr, "hooklab-bench: no figure %d\n", number);
+            return 2;
+        }
+        const struct figure *f = &figures[number];
+        if (f->live > live) {
+            CUdeviceptr *more = realloc(held, (size_t)f->live * sizeof *held);
+            if (!more) return 1;
+            held = more;
+            for (; live < f->live; live++) check(cuMemAlloc_v2(&held[live], SMALL), "cuMemAlloc_v2");
+        }
+        printf("%.1f\n", batch(f, c));
+        fflush(stdout);
+    }
+    for (long i = 0; i < live; i++) check(cuMemFree_v2(held[i]), "cuMemFree_v2");
+    free(held);
+    return 0;
 }
 
 static const char ptx[] = ".version 7.0\n.target sm_52\n.address_size 64\n"
@@ -106,12 +141,15 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--burst")) return worker_main(argc, argv);
     if (argc > 1 && !strcmp(argv[1], "--load")) return load_main(argc, argv);
     const char *levels = "0,1000,10000,100000";
-    for (int i = 1; i + 1 < argc; i += 2) {
+    for (int i = 1; i + 1 < argc; i += 2)
         if (!strcmp(argv[i], "--live")) levels = argv[i + 1];
-        else if (!strcmp(argv[i], "--batches")) batches = atoi(argv[i + 1]);
-    }
-    if (batches < 1 || batches > MAX_BATCHES) {
-        fprintf(stderr, "hooklab-bench: --batches takes 1 to %d\n", MAX_BATCHES);
+    struct figure figures[MAX_FIGURES] = {{"cuMemGetInfo_v2", memory_info, 2000, 0},
+                                          {"cuLaunchKernel", launch, 500, 0},
+                                          {"cuGetProcAddress_v2", lookup, 2000, 0},
+                                          {"cuMemAllocAsync+cuMemFreeAsync", alloc_free_async, 1000, 0}};
+    int count = live_figures(figures, 4, levels);
+    if (count < 0) {
+        fprintf(stderr, "hooklab-bench: --live takes ascending counts, e.g. 0,1000\n");
         return 2;
     }
     CUdevice device;
@@ -134,28 +172,11 @@ int main(int argc, char **argv) {
     check(cuModuleLoadData(&module, ptx), "cuModuleLoadData");
     check(cuModuleGetFunction(&c.function, module, "hooklab_bench_empty"), "cuModuleGetFunction");
 
-    measure("cuMemGetInfo_v2", 0, 2000, memory_info, &c);
-    measure("cuLaunchKernel", 0, 500, launch, &c);
-    measure("cuGetProcAddress_v2", 0, 2000, lookup, &c);
-    measure("cuMemAllocAsync+cuMemFreeAsync", 0, 1000, alloc_free_async, &c);
-
-    long live = 0;
-    CUdeviceptr *held = NULL;
-    for (const char *at = levels; *at;) {
-        char *end;
-        long want = strtol(at, &end, 10);
-        if (end == at || want < live) {
-            fprintf(stderr, "hooklab-bench: --live takes ascending counts, e.g. 0,1000\n");
-            return 2;
-        }
-        held = realloc(held, (size_t)(want + 1) * sizeof *held);
-        if (!held) return 1;
-        for (; live < want; live++) check(cuMemAlloc_v2(&held[live], SMALL), "cuMemAlloc_v2");
-        measure("cuMemAlloc_v2+cuMemFree_v2", live, 1000, alloc_free, &c);
-        at = *end ? end + 1 : end;
-    }
-    for (long i = 0; i < live; i++) check(cuMemFree_v2(held[i]), "cuMemFree_v2");
-    free(held);
+    for (int i = 0; i < count; i++) printf("{\"figure\": \"%s\", \"live\": %ld}\n", figures[i].name, figures[i].live);
+    printf("ready\n");
+    fflush(stdout);
+    int status = serve(figures, count, &c);
+    if (status) return status;
     check(cuMemFree_v2(first), "cuMemFree_v2");
     check(cuModuleUnload(module), "cuModuleUnload");
     check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease_v2");

@@ -25,7 +25,7 @@ def bench() -> None:
 @click.option(
     "--live", default="0,1000,10000,100000", show_default=True, metavar="N,N", help="Live allocations to time at."
 )
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Pairs of runs, in turn.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Processes of each side.")
 @click.option("--batches", default=41, show_default=True, type=click.IntRange(1, 1001), help="Batches a figure.")
 @click.option(
     "--on", "where", type=click.Choice(["fake", "real"]), default="fake", show_default=True, help="Driver below."
@@ -34,7 +34,8 @@ def bench() -> None:
 def calls(**options: Any) -> None:
     """Time driver calls bare and under an interposer.
 
-    Every figure is the median over rounds of each run's own median; `added` is interposed minus bare.
+    Bare, bare again and interposed processes take turns, batch by batch. `added` is the median difference of
+    interposed and bare batches; `control` is that of the two bare processes, so what is below it is noise.
     """
     from lab.runner.bench import BenchOptions, measure_calls
 
@@ -65,7 +66,7 @@ def calls(**options: Any) -> None:
     out.print(escape(title), style="italic", soft_wrap=True)
     table = Table(box=None)
     table.add_column("call", no_wrap=True)
-    for name in ("live", "bare ns", "interposed ns", "added ns", "ratio", "failed"):
+    for name in ("live", "bare ns", "interposed ns", "added ns", "control ns", "ratio", "failed"):
         table.add_column(name, justify="right")
     for row in result.rows:
         table.add_row(
@@ -74,6 +75,7 @@ def calls(**options: Any) -> None:
             f"{row.bare_ns:,.0f}",
             f"{row.interposed_ns:,.0f}",
             f"{row.added_ns:,.0f}",
+            f"{row.control_ns:,.0f}",
             f"{row.ratio:.2f}",
             str(row.failed),
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.runner.bench import BenchError, BenchOptions, BenchRow, measure_calls
+from lab.runner.bench import BenchError, BenchOptions, measure_calls
+from lab.runner.pairs import PairRow
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -60,7 +63,7 @@ def library(compile_c: Callable[..., Path]) -> Callable[[str, str], str]:
     return lambda name, text: str(compile_c(text, "-shared", "-fPIC", name=name))
 
 
-def row(rows: tuple[BenchRow, ...], call: str) -> BenchRow:
+def row(rows: tuple[PairRow, ...], call: str) -> PairRow:
     return next(one for one in rows if one.call == call)
 
 
@@ -73,8 +76,9 @@ def test_every_figure_is_there(interposer: str) -> None:
     for one in result.rows:
         assert one.failed == 0
         assert one.bare_ns > 0
-        assert one.added_ns == one.interposed_ns - one.bare_ns
-        assert one.ratio == one.interposed_ns / one.bare_ns
+        assert one.interposed_ns > 0
+        assert one.ratio == 1 + one.added_ns / one.bare_ns
+        assert math.isfinite(one.control_ns)
 
 
 def test_a_planted_cost_is_seen(library: Callable[[str, str], str]) -> None:
@@ -153,8 +157,45 @@ def test_bad_options_are_one_line(options: list[str], words: str, hooklab: Cli) 
     assert words in line
 
 
-def test_the_program_names_its_usage(native: Path, guest_environment: Callable[..., dict[str, str]]) -> None:
-    command = [native / "hooklab-bench", "--batches", "0"]
-    done = subprocess.run(command, env=guest_environment(), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "hooklab-bench: --batches takes 1 to 1001\n"
+@pytest.mark.parametrize(
+    ("words", "asked", "said"),
+    [
+        (["--live", "5,3"], "", "hooklab-bench: --live takes ascending counts, e.g. 0,1000\n"),
+        (["--live", "0"], "0\n99\n", "hooklab-bench: no figure 99\n"),
+    ],
+)
+def test_the_program_names_its_usage(
+    native: Path, guest_environment: Callable[..., dict[str, str]], words: list[str], asked: str, said: str
+) -> None:
+    from lab.node.server import NodeServer
+
+    with NodeServer() as node:
+        environment = guest_environment() | node.environment | {"LD_LIBRARY_PATH": str(native / "fake")}
+        command = [native / "hooklab-bench", *words]
+        done = subprocess.run(
+            command, env=environment, input=asked, capture_output=True, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_program_that_hangs_gives_no_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is killed after its time, counted, and the other sides' figures stay."""
+    from lab.runner import pairs
+
+    monkeypatch.setattr(pairs, "_BATCH_PATIENCE_S", 0.5)
+    (tmp_path / "hangs.py").write_text(
+        "import os, sys, threading\n"
+        'print(\'{"figure": "x", "live": 0}\\nready\', flush=True)\n'
+        "for line in sys.stdin:\n"
+        "    if os.environ['SIDE'] == 'control': threading.Event().wait()\n"
+        "    print(7.0 if os.environ['SIDE'] == 'bare' else 9.0, flush=True)\n"
+    )
+    rows, failures = pairs.measure(
+        [sys.executable, str(tmp_path / "hangs.py")],
+        lambda side, _round: {"SIDE": side},
+        rounds=range(2),
+        batches=3,
+        cpus=1,
+    )
+    assert [(one.call, one.bare_ns, one.interposed_ns, one.added_ns, one.failed) for one in rows] == [("x", 7, 9, 2, 2)]
+    assert failures == ("control run 1: it did not answer in time", "control run 2: it did not answer in time")
