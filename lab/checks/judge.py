@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lab.checks import failures, memory, processes, simulated, steps
+from lab.checks import failures, measured, memory, processes, simulated, steps, told
 from lab.checks.model import RunData, Verdict
 from lab.scenario.model import Expectation, Scenario
 
@@ -24,6 +24,10 @@ CHECKS: dict[str, Check] = {
     "calls": processes.calls,
     "not_executed": processes.not_executed,
     "faults_fired": processes.faults_fired,
+    "reported": told.reported,
+    "held": told.held,
+    "identity": told.identity,
+    "added": measured.added,
     "start_up": simulated.start_up,
     "share": simulated.share,
 }
@@ -31,9 +35,11 @@ CHECKS: dict[str, Check] = {
 
 def judge(scenario: Scenario, run: RunData) -> list[Verdict]:
     """The verdicts of a run. Pure: equal arguments give equal verdicts, and no history makes it raise."""
+    if run.info.get("not_played"):  # the machine has not what the scenario needs
+        return processes.whole(scenario, run)
     verdicts = [CHECKS[expectation.check](expectation, scenario, run) for expectation in scenario.expect]
-    if scenario.simulate is not None:  # no processes, no history
-        return verdicts
+    if not scenario.has_processes:  # no history
+        return [*verdicts, *processes.whole(scenario, run)]
     for implied in (steps.every_step, processes.every_exit, processes.every_fault, processes.engine):
         verdict = implied(scenario, run)
         if verdict is not None:

@@ -1,8 +1,9 @@
 """Checks of memory: ``never_above`` from the driver's own books, ``ledger_empty`` from both books at the end.
 
 The physical truth is what the fake driver recorded with the change itself (PHYS: used after it, atomically) and the
-peaks of its counters (PHYS_END). An interposer's own claims count only for the moment at which a process has closed its
-books: from then on its bytes are the driver's to return.
+peaks of its counters (PHYS_END). A real driver is asked through NVML, at barriers and at the end (``held`` in
+run.json), which says nothing of the moments between. An interposer's own claims count only for the moment at which a
+process has closed its books: from then on its bytes are the driver's to return.
 """
 
 from __future__ import annotations
@@ -198,11 +199,22 @@ def ledger_empty(expectation: Expectation, scenario: Scenario, run: RunData) -> 
     """At the end no ledger row and no counter of the driver holds a byte or a slot."""
     scope = Scope.of(scenario, expectation.arguments)
     ledger, physical = run.history.of("LEDGER_END"), run.history.of("PHYS_END")
+    at_end = {
+        str(entry.get("container")): int(entry["bytes"])
+        for entry in run.info.get("held") or ()
+        if isinstance(entry, Mapping) and entry.get("barrier") is None
+    }
     statuses: list[str] = []
     said: list[str] = []
     for container in _containers(scope):
         for name, records in (("ledger", ledger), ("driver", physical)):
             mine = records[records["container"] == container.index]
+            if name == "driver" and not mine.size and container.name in at_end:  # a real one, asked by NVML
+                held = at_end[container.name]
+                statuses.append(INVALID if held else VALID)
+                if held:
+                    said.append(f"{container.name}: processes that ended still hold {say_size(held)} in the driver")
+                continue
             if not mine.size:
                 statuses.append(UNKNOWN)
                 said.append(f"{container.name}: no {name} could be read")

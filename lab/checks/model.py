@@ -132,6 +132,12 @@ def judge_count(count: int, bounds: Bounds, *, complete: bool) -> str:
     return INVALID if low is not None and count < low else VALID
 
 
+def within(value: float, bounds: tuple[float | None, float | None]) -> bool:
+    """Whether a number lies within bounds, both inclusive."""
+    low, high = bounds
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
 def bounds_text(bounds: Bounds, form: Any = str) -> str:
     """``3``, ``1 to 4``, ``at least 1``, ``at most 4``, ``any``."""
     low, high = bounds

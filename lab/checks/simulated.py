@@ -7,16 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Verdict, bounds_text, worst
+from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Verdict, bounds_text, within, worst
 from lab.scenario.model import Expectation, Scenario
 from lab.scenario.units import format_duration
 
 _Range = tuple[float | None, float | None]
-
-
-def _within(value: float, bounds: _Range) -> bool:
-    low, high = bounds
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _rank(latencies: list[int], percent: int) -> int:
@@ -69,7 +64,7 @@ def start_up(expectation: Expectation, _scenario: Scenario, run: RunData) -> Ver
             if name in wanted:
                 value = figure(latencies)
                 expected = bounds_text(wanted[name], format_duration)
-                told.append((name, expected, format_duration(value), _within(value, wanted[name])))
+                told.append((name, expected, format_duration(value), within(value, wanted[name])))
         if "latencies" in wanted:
             expected = ", ".join(format_duration(value) for value in wanted["latencies"])
             seen = ", ".join(format_duration(value) for value in sorted(latencies)[:20])
@@ -77,7 +72,7 @@ def start_up(expectation: Expectation, _scenario: Scenario, run: RunData) -> Ver
         for name in ("timeouts", "gave_up"):
             if name in wanted:
                 value = burst[name]
-                told.append((name, bounds_text(wanted[name]), str(value), _within(value, wanted[name])))
+                told.append((name, bounds_text(wanted[name]), str(value), within(value, wanted[name])))
     subject = " ".join(str(wanted[key]) for key in ("condition", "workers") if key in wanted) or "start-up"
     return _verdict(expectation, run, subject, told)
 
@@ -93,10 +88,10 @@ def share(expectation: Expectation, _scenario: Scenario, run: RunData) -> Verdic
             if name in wanted:
                 value = float(tenant[name])
                 told.append(
-                    (f"{name} of {number}", bounds_text(wanted[name]), f"{value:.2f}", _within(value, wanted[name]))
+                    (f"{name} of {number}", bounds_text(wanted[name]), f"{value:.2f}", within(value, wanted[name]))
                 )
     if "jain" in wanted and _figures(run, "tenants"):
         value = float(run.info["simulated"]["jain"])
-        told.append(("jain", bounds_text(wanted["jain"]), f"{value:.4f}", _within(value, wanted["jain"])))
+        told.append(("jain", bounds_text(wanted["jain"]), f"{value:.4f}", within(value, wanted["jain"])))
     subject = f"tenant {wanted['tenant']}" if "tenant" in wanted else "tenants"
     return _verdict(expectation, run, subject, told)

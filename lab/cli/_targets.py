@@ -1,4 +1,5 @@
-"""What the arguments of ``hooklab run`` mean: a file, a folder of files, a run directory, or @NAME of those shipped."""
+"""What the arguments of ``hooklab run`` mean: a file, a folder of files, a run directory, or @NAME of those shipped, by
+folder, by file or by a word under `tags:`."""
 
 from __future__ import annotations
 
@@ -57,13 +58,29 @@ def _shipped(argument: str) -> Iterator[Path]:
         files = sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES)
         yield from (file for file in files if name == "all" or _REPORTED.search(file.read_text(encoding="utf-8")))
         return
-    matches = [file for file in sorted(root.rglob("*")) if file.suffix in SUFFIXES and _is(file, root, name)]
+    files = [file for file in sorted(root.rglob("*")) if file.suffix in SUFFIXES]
+    matches = [file for file in files if _is(file, root, name) or name in _tags(file)]
     if not matches:
-        known = sorted({f"@{file.relative_to(root).parts[0].rsplit('.', 1)[0]}" for file in root.rglob("*.yaml")})
-        raise TargetError(f"{argument}: no such scenario; shipped are {', '.join(['@all', '@corpus', *known])}")
+        known = {file.relative_to(root).parts[0].rsplit(".", 1)[0] for file in files}
+        known |= {tag for file in files for tag in _tags(file)}
+        listing = ", ".join(f"@{word}" for word in ("all", "corpus", *sorted(known)))
+        raise TargetError(f"{argument}: no such scenario; shipped are {listing}")
     yield from matches
 
 
 def _is(file: Path, root: Path, name: str) -> bool:
     relative = file.relative_to(root).with_suffix("")
     return str(relative) == name or relative.name == name or str(relative).startswith(f"{name}/")
+
+
+def _tags(file: Path) -> list[str]:
+    """The words under `tags:`; a file that is no scenario has none."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        found = YAML(typ="safe").load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, YAMLError):
+        return []
+    tags = found.get("tags") if isinstance(found, dict) else None
+    return [str(tag) for tag in tags] if isinstance(tags, list) else []

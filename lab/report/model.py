@@ -127,7 +127,7 @@ def _report(scenario: Scenario, info: Mapping[str, Any], place: Path) -> RunRepo
 
 
 def _recorded(scenario: Scenario) -> bool:
-    return scenario.options.history != "none" and scenario.simulate is None
+    return scenario.options.history != "none" and scenario.has_processes
 
 
 def _read_info(path: Path) -> Mapping[str, Any]:

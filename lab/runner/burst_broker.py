@@ -1,7 +1,7 @@
 """Host PID brokers of a burst's conditions: a right one, or one that answers with what is no frame.
 
 Both listen where the client looks, a path that is compiled into it: one burst at a time on a machine (the endpoint has
-a lock and says so).
+a lock and says so). A container has its own there, mounted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _GARBAGE = b"no frame at all\n"
 
 
 @contextlib.contextmanager
-def serving(kind: str) -> Iterator[None]:
+def serving(kind: str, *, socket: Path = Path(SOCKET)) -> Iterator[None]:
     """Serve while inside: ``right``, ``faulty``, or nobody for an empty text. GuestError when it cannot."""
     if not kind:
         yield
         return
-    Path(SOCKET).parent.parent.mkdir(exist_ok=True)
+    socket.parent.parent.mkdir(exist_ok=True)
     loop = asyncio.new_event_loop()
     started, failed = threading.Event(), list[Exception]()
     stop = asyncio.Event()
@@ -34,11 +34,11 @@ def serving(kind: str) -> Iterator[None]:
     async def serve() -> None:
         try:
             if kind == "right":
-                async with Broker(Path(SOCKET)):
+                async with Broker(socket):
                     started.set()
                     await stop.wait()
             else:
-                await _answer_garbage(started, stop)
+                await _answer_garbage(socket, started, stop)
         except (EndpointError, OSError) as error:
             failed.append(error)
             started.set()
@@ -56,8 +56,8 @@ def serving(kind: str) -> Iterator[None]:
         loop.close()
 
 
-async def _answer_garbage(started: threading.Event, stop: asyncio.Event) -> None:
-    endpoint = listen(Path(SOCKET))
+async def _answer_garbage(socket: Path, started: threading.Event, stop: asyncio.Event) -> None:
+    endpoint = listen(socket)
 
     def take() -> None:
         with contextlib.suppress(OSError):

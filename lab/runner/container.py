@@ -94,6 +94,7 @@ class Layout:
     preload: tuple[str, ...]  # what ld.so.preload says, as seen inside
     cache: Path | None  # ld.so.cache that knows the fake driver first
     keep: tuple[Path, ...] = ()  # must stay visible where /tmp is the container's own
+    read_only: tuple[tuple[Path, str], ...] = ()  # directories of this machine and where the container has them
 
 
 class Container:
@@ -201,6 +202,8 @@ class Container:
         yield from self._etc()
         yield f"cover {quote(str(layout.scratch / 'tmp'))} /tmp"
         yield f"bind {quote(str(layout.locks))} {LOCKS} rw"
+        for source, inside in layout.read_only:
+            yield f"bind {quote(str(source))} {quote(inside)} ro"
         if layout.private_pids:
             yield "proc"
 

@@ -24,15 +24,17 @@ from lab import native
 from lab.node.faults import FaultError
 from lab.node.server import NodeError, NodeServer
 from lab.region import Region, RegionError, read_usage
-from lab.runner import plan, rundir
+from lab.runner import needs, plan, rundir
 from lab.runner.backtrace import backtrace
 from lab.runner.container import Container, loader_cache, probe_isolation
 from lab.runner.guest import GuestError, check_natives, check_real_driver, fake_directory
+from lab.runner.nvml import Nvml, NvmlError
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.program import barrier_names, program_text
 from lab.runner.recorder import Recorder
 from lab.runner.rundir import RunDirectory
 from lab.scenario.load import dump
+from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Instance, Scenario
 from lab.spec import load_layout
 
@@ -88,6 +90,10 @@ def run_scenario(
         from lab.runner.simulate import simulate
 
         return simulate(scenario, out=out, on=on)
+    if scenario.measure is not None:
+        from lab.runner.measure import measure
+
+        return measure(scenario, out=out, on=on)
     if on == "sim":
         raise GuestError(
             f"{scenario.path}: --on sim plays scenarios with `simulate`; this one needs processes: --on fake"
@@ -101,6 +107,9 @@ def run_scenario(
         plan.dialect_of(scenario, container)
         _check_interposer(scenario, container.name)
     directory = RunDirectory.create(out, scenario.id)
+    unmet = needs.missing(scenario.needs, on=on)
+    if unmet:
+        return _not_played(scenario, directory, on, unmet)
     with (
         _signals_cancel() as stopped,
         _Run(
@@ -121,6 +130,30 @@ def _check_interposer(scenario: Scenario, name: str) -> None:
     from lab.runner.guest import interposer_path
 
     interposer_path(plan.interposer_of(scenario, scenario.container(name)))
+
+
+def _not_played(scenario: Scenario, directory: RunDirectory, on: str, unmet: list[dict[str, str]]) -> Path:
+    """The directory of a run that this machine cannot make."""
+    directory.scenario.write_text(dump(scenario), encoding="utf-8")
+    Recorder(directory.history, capacity=1).close()
+    directory.write_info(
+        {
+            "scenario": scenario.id,
+            "seed": scenario.seed,
+            "evidence": "fake-driver" if on == "fake" else "real-gpu",
+            "environment": rundir.environment(_devices(scenario, on)),
+            "options": {"on": on},
+            "unknown": unmet,
+            "not_played": True,
+        }
+    )
+    return directory.path
+
+
+def _devices(scenario: Scenario, on: str) -> dict[str, str]:
+    if on == "real":
+        return rundir.real_devices()
+    return {"gpus": ", ".join(scenario.node.gpus), "driver": scenario.node.driver}
 
 
 class _Run:
@@ -149,6 +182,8 @@ class _Run:
         self.started_ns = self.ended_ns = 0
         self.recorder: Recorder | None = None
         self.node: NodeServer | None = None
+        self.nvml: Nvml | None = None
+        self.held: list[dict[str, Any]] = []  # what the driver says containers hold: {"barrier", "container", "bytes"}
         self.failure = ""
 
     # -- before and after ------------------------------------------------------------------------------------------
@@ -182,6 +217,11 @@ class _Run:
             self.recorder = Recorder(directory.history, capacity=plan.history_capacity(scenario))
         self.driver = fake_directory(scenario.node.driver) if self.on == "fake" else None
         self._start_node()
+        if self.on == "real":
+            try:
+                self.nvml = self.stack.enter_context(Nvml())
+            except NvmlError as error:
+                self.unknown.append({"what": "memory as the driver books it", "why": str(error)})
         for fault in plan.point_faults(scenario):  # numbered after those that the node carries out
             self.point_slots[fault.index] = len(self.fault_slots)
             self.fault_slots.append(fault.index)
@@ -207,11 +247,13 @@ class _Run:
                 cache=cache,
                 keep=keep,
             )
+            self._serve_host_pids(model, container)
             by_name[model.name] = container
             self.containers.append(container)
             shared = self._common() | plan.limit_variables(
                 scenario, model, container, robust=model.name in robust or not self.isolated
             )
+            shared |= plan.host_pid_variables(model, isolated=self.isolated)
             shared["HOOKLAB_CONTAINER"] = str(model.index)
             self.variables.append(shared | dict(model.environment))
             self.stack.callback(container.stop)
@@ -250,6 +292,19 @@ class _Run:
         except (NodeError, FaultError) as error:
             raise GuestError(str(error)) from None
 
+    def _serve_host_pids(self, model: ContainerModel, container: Container) -> None:
+        """Makes what tells a container's processes their host PID: a broker, or the place for the host's procfs."""
+        if model.host_pids is None or not self.isolated:
+            return
+        for source, _ in container.layout.read_only:
+            source.mkdir(parents=True, exist_ok=True)
+        if model.host_pids == "broker":
+            from lab.runner.burst_broker import serving
+
+            (source, _), *_ = container.layout.read_only
+            (container.layout.locks / os.path.basename(source)).mkdir(parents=True, exist_ok=True)
+            self.stack.enter_context(serving("right", socket=source / "broker.sock"))
+
     def _note_missing(self, reason: str) -> None:
         for container in self.scenario.containers:
             what = "private mounts and preload file"
@@ -268,11 +323,14 @@ class _Run:
             found["HOOKLAB_MEMORY_MODE"] = self.scenario.options.memory_mode
         if self.scenario.options.policy:
             found["HOOKLAB_POLICY"] = plan.policy_text(self.scenario.options.policy)
-        context = self.scenario.node.context
-        found["HOOKLAB_CONTEXT_BYTES"] = str(
-            plan.profiles(self.scenario)[0].context_bytes if context is None else context
-        )
+        found["HOOKLAB_CONTEXT_BYTES"] = self._context_bytes()
         return found
+
+    def _context_bytes(self) -> str:
+        """What a context is charged: on a real GPU what NVML says of the first one."""
+        if self.scenario.node.context is not None:
+            return str(self.scenario.node.context)
+        return "learn" if self.on == "real" else str(plan.profiles(self.scenario)[0].context_bytes)
 
     # -- play --------------------------------------------------------------------------------------------------------
 
@@ -430,6 +488,7 @@ class _Run:
         if not waiting or not self._participants(name) <= waiting:
             return
         del self.arrived[name]
+        self._ask_held(name)
         if self.recorder is not None:
             self.recorder.add("BARRIER", a=len(waiting))
         if self.node is not None:
@@ -440,6 +499,23 @@ class _Run:
             if channel is not None:
                 with contextlib.suppress(OSError):
                     channel.send(b"go\n")
+
+    def _ask_held(self, barrier: str | None) -> None:
+        """Notes what the driver says each container holds, while everybody waits (None: at the end)."""
+        held: dict[str, int] = {}
+        if self.node is not None and barrier is not None:  # at the end the node's own books are recorded, by kind
+            held = {container.name: sum(container.used) for container in self.node.snapshot().containers}
+        elif self.nvml is not None:
+            try:
+                pids = set(self.pids.values())
+                by_pid = self.nvml.held() if barrier is not None else self.nvml.wait_gone(pids, patience_s=10.0)
+            except NvmlError as error:
+                self.unknown.append({"what": "memory as the driver books it", "why": str(error)})
+                return
+            held = {container.name: 0 for container in self.scenario.containers}
+            for instance in self.instances:
+                held[instance.container.name] += by_pid.get(self.pids.get(instance.index, -1), 0)
+        self.held += [{"barrier": barrier, "container": name, "bytes": size} for name, size in held.items()]
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -485,6 +561,7 @@ class _Run:
                     self.node.wait_live(0, timeout=_RELEASE_PATIENCE_S)
             for container in self.containers:
                 container.stop()
+            self._ask_held(None)
             self._record_ledgers()
             self._record_node()
             if self.recorder is not None:
@@ -556,14 +633,25 @@ class _Run:
         path = self.directory.path / "stderr" / f"{instance.container.name}-{instance.label}.txt"
         return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:])
 
+    def _reported(self, instance: Instance) -> dict[str, int | float]:
+        """The figures that a real command printed: lines `hooklab: NAME=NUMBER`."""
+        path = self.directory.path / "stdout" / f"{instance.container.name}-{instance.label}.txt"
+        if not instance.process.run or not path.is_file():
+            return {}
+        found: dict[str, int | float] = {}
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, equals, value = line.removeprefix("hooklab: ").partition("=")
+            if line.startswith("hooklab: ") and equals:
+                with contextlib.suppress(ValueError):
+                    found[name] = int(value) if value.lstrip("-").isdigit() else float(value)
+        return found
+
     def _write_info(self) -> None:
         self.directory.write_info(self._info())
 
     def _info(self) -> Mapping[str, Any]:
         scenario = self.scenario
-        devices = {"gpus": ", ".join(scenario.node.gpus), "driver": scenario.node.driver}
-        if self.on == "real":
-            devices = rundir.real_devices()
+        devices = _devices(scenario, self.on)
         return {
             "scenario": scenario.id,
             "seed": scenario.seed,
@@ -582,6 +670,7 @@ class _Run:
             "timed_out": self.timed_out,
             "interrupted": self.interrupted,
             "failure": self.failure,
+            "held": self.held,
             "fault_slots": self.fault_slots,
             "started_ns": self.started_ns,
             "ended_ns": self.ended_ns,
@@ -592,6 +681,7 @@ class _Run:
                     "container": instance.container.name,
                     "pid": self.pids.get(instance.index),
                     "status": self.statuses.get(instance.index),
+                    "reported": self._reported(instance),
                     "stderr": f"stderr/{instance.container.name}-{instance.label}.txt",
                     "backtrace": self.backtraces.get(instance.index),
                 }

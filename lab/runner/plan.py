@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lab import native
+from lab.identity.protocol import SOCKET
 from lab.node.faults import Fault as NodeFault
 from lab.runner import guest
 from lab.runner.container import VGPU, Container, Layout, visible_paths
@@ -160,8 +161,36 @@ def make_container(
         cache=cache,
         preload=tuple(preload_list(inside)) if library else (),
         keep=visible_paths(scratch if not isolated else None, *keep),
+        read_only=_host_pid_mounts(container, own, shared.layout.vgpu if shared else own / "vgpu") if isolated else (),
     )
     return Container(layout, isolated=isolated)
+
+
+HOST_PROCFS = f"{VGPU}/hostproc"
+
+
+def _host_pid_mounts(container: ContainerModel, own: Path, vgpu: Path) -> tuple[tuple[Path, str], ...]:
+    """What a container has, read-only, to find out host PIDs: (path of this machine, path inside)."""
+    if container.host_pids == "broker":
+        return ((own / "hostpid", os.path.dirname(SOCKET)),)
+    if container.host_pids == "procfs":
+        (vgpu / os.path.basename(HOST_PROCFS)).mkdir(parents=True, exist_ok=True)
+        return ((Path("/proc"), HOST_PROCFS),)
+    return ()
+
+
+def host_pid_variables(container: ContainerModel, *, isolated: bool) -> dict[str, str]:
+    """The gates of the tiers that a container has."""
+    if not isolated or container.host_pids is None:
+        return {}
+    return {"broker": {"LIBVGPU_HOSTPID_BROKER": "1"}, "procfs": {"LIBVGPU_HOST_PROCFS": HOST_PROCFS}}[
+        container.host_pids
+    ]
+
+
+def command(words: Iterable[str]) -> list[str]:
+    """A real command: ``{python}`` is the interpreter that runs us."""
+    return [sys.executable if word == "{python}" else word for word in words]
 
 
 def library_place(dialect: Dialect, library: Path | None) -> str:

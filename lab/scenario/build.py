@@ -54,11 +54,13 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
         planted=tuple(Planted(one.fault, one.change or {}, one.fails) for one in form.planted),
         path=path,
         raw=raw,
-        simulate=_simulate(form.simulate),
+        simulate=_instead(form.simulate),
+        measure=_instead(form.measure),
+        needs=tuple(form.needs),
     )
 
 
-def _simulate(form: schema.SimulateForm | None) -> dict[str, Any] | None:
+def _instead(form: schema.SimulateForm | schema.MeasureForm | None) -> dict[str, Any] | None:
     """{"kind": which, and its keys}; durations in ns."""
     if form is None:
         return None
@@ -87,6 +89,7 @@ def _container(name: str, index: int, form: schema.ContainerForm, where: Where) 
         environment=form.environment,
         interposer=form.interposer,
         dialect=form.dialect,
+        host_pids=form.host_pids,
         processes=tuple(
             _process(process, (*path, "processes", number), where) for number, process in enumerate(form.processes)
         ),

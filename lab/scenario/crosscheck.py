@@ -117,30 +117,37 @@ def crosscheck(raw: dict[Any, Any], report: Report) -> None:
     _ends(groups, report)
     _faults(raw, groups, containers, report)
     _expectations(raw, groups, containers, report)
-    _simulated(raw, report)
+    _instead(raw, report)
 
 
-def _simulated(raw: dict[Any, Any], report: Report) -> None:
-    """Processes or virtual time: one of them, and expectations of the same kind."""
-    simulate = raw.get("simulate")
-    if simulate is None:
+_BELONGS = {  # expectation -> what it is about, where that is not processes
+    "start_up": ("simulate", ("start_up", "phases")),
+    "share": ("simulate", ("pacing",)),
+    "added": ("measure", ("calls", "program")),
+}
+
+
+def _instead(raw: dict[Any, Any], report: Report) -> None:
+    """Processes, virtual time or measuring: one of them, and expectations of the same kind."""
+    kinds = [key for key in ("simulate", "measure") if raw.get(key) is not None]
+    if not kinds:
         if "containers" in raw and raw["containers"] == {}:
             report(("containers",), "at least one container")
         elif "containers" not in raw:
-            report((), "containers is missing (or simulate)")
-    for key in ("containers", "faults"):
-        if simulate is not None and raw.get(key):
-            report((key,), f"a scenario with simulate has no {key}", key=True)
-    kinds = {"start_up": ("start_up", "phases"), "share": ("pacing",)}
+            report((), "containers is missing (or simulate, or measure)")
+    for kind in kinds:
+        for key in ("containers", "faults", "measure"):
+            if key != kind and raw.get(key):
+                report((key,), f"a scenario with {kind} has no {key}", key=True)
     for index, item in enumerate(_items(raw.get("expect"))):
         for check in [item] if isinstance(item, str) else _mapping(item):
-            wanted = kinds.get(check)
-            if (simulate is None) != (wanted is None):
-                said = "of processes" if wanted is None else f"of simulate: {' or '.join(wanted)}"
+            of, parts = _BELONGS.get(check, ("", ()))
+            if of != (kinds[0] if kinds else ""):
+                said = f"of {of}: {' or '.join(parts)}" if of else "of processes"
                 where: Path = ("expect", index) if isinstance(item, str) else ("expect", index, check)
                 report(where, f"{check} is an expectation {said}", key=not isinstance(item, str))
-            elif wanted is not None and not any(kind in _mapping(simulate) for kind in wanted):
-                report(("expect", index, check), f"{check} belongs to simulate: {' or '.join(wanted)}", key=True)
+            elif of and not any(part in _mapping(raw[of]) for part in parts):
+                report(("expect", index, check), f"{check} belongs to {of}: {' or '.join(parts)}", key=True)
 
 
 def _mapping(value: object) -> dict[Any, Any]:
@@ -363,6 +370,10 @@ def _expectations(raw: dict[Any, Any], groups: list[_Group], containers: dict[An
             _view(body, steps, path, report)
         elif check == "values":
             _values(body, steps, path, report)
+        elif check == "reported":
+            _reported(body, groups, path, report)
+        elif check == "held":
+            _held(body, groups, path, report)
         elif check in ("calls", "no_leak") and _mapping(raw.get("options")).get("history") != "calls":
             report(path, "calls are only recorded with options: {history: calls}")
         elif check == "faults_fired":
@@ -422,3 +433,17 @@ def _values(body: dict[Any, Any], steps: list[_Step], path: Path, report: Report
             if key not in known:
                 names = ", ".join(known) or "none"
                 report((*path, key), f"step {step.label!r} ({step.op}) has no value {key!r}; it has {names}", key=True)
+
+
+def _reported(body: dict[Any, Any], groups: list[_Group], path: Path, report: Report) -> None:
+    for group in groups:
+        if group.called(body.get("process")) and not group.real:
+            report((*path, "process"), f"process {group.name!r} plays steps; only a `run` program reports figures")
+
+
+def _held(body: dict[Any, Any], groups: list[_Group], path: Path, report: Report) -> None:
+    known = {str(step.arguments.get("name")) for group in groups for step in group.steps if step.op == "barrier"}
+    if str(body.get("barrier")) not in known:
+        report(
+            (*path, "barrier"), f"no barrier {body.get('barrier')!r}{vocabulary.nearest(body.get('barrier'), known)}"
+        )

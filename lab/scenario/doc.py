@@ -102,7 +102,8 @@ def text() -> str:
             parts.append(f"\nValues: {', '.join(f'`{value}`' for value in VALUES[name])}.\n")
     parts.append(f"\n## Expectations\n\n{_doc(schema.ExpectForm)}\n\n{_NARROWED}")
     for name, form in _members(schema.ExpectForm):
-        parts.append(f"\n### `{name}`\n\n{_doc(form)}\n\n{_table(form, without=set(schema.Where.model_fields))}")
+        table = _table(form, without=set(schema.Where.model_fields))
+        parts.append(f"\n### `{name}`\n\n{_doc(form)}\n\n{table}" if table else f"\n### `{name}`\n\n{_doc(form)}\n")
     return "".join(parts).rstrip() + "\n"
 
 
@@ -122,6 +123,9 @@ _SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("A gate", schema.GateForm),
     ("`simulate: pacing`", schema.PacingForm),
     ("A tenant", schema.TenantForm),
+    ("`measure`", schema.MeasureForm),
+    ("`measure: calls`", schema.MeasureCalls),
+    ("`measure: program`", schema.MeasureProgram),
 ]
 
 
@@ -194,6 +198,7 @@ _TYPE_NAMES = [
     (schema.Driver, "driver generation"),
     (schema.DialectName, "dialect"),
     (schema.Phase, "phase"),
+    (schema.Tier, "tier"),
     (schema.LatencyName, "latency"),
     (schema.Device, "device ordinal"),
     (schema.Argument, "argument"),
@@ -226,6 +231,9 @@ _FORMS: dict[Any, str] = {
     schema.GateForm: "gate",
     schema.TenantForm: "tenant",
     schema.PlantedForm: "planted fault",
+    schema.MeasureForm: "measure",
+    schema.MeasureCalls: "calls",
+    schema.MeasureProgram: "program",
 }
 
 
@@ -272,7 +280,8 @@ def _default(field: FieldInfo) -> str:
 def _named(field: FieldInfo) -> str | None:
     """The name of a type whose marker pydantic moved from the annotation into the metadata of the field."""
     for known, name in _TYPE_NAMES:
-        if typing.get_args(known)[1] in field.metadata:
+        base, marker = typing.get_args(known)[:2]
+        if marker in field.metadata and base == field.annotation:
             return name
     return None
 

@@ -104,6 +104,7 @@ class Container:
     dialect: str | None
     processes: tuple[Process, ...]
     where: Position
+    host_pids: str | None = None  # "broker" | "procfs": who tells the host PID
 
     def memory_limit(self, device: int) -> int | None:
         """Bytes of ``device`` this container may use; None = no limit."""
@@ -208,9 +209,14 @@ class Scenario:
     planted: tuple[Planted, ...]
     path: str  # the file it came from
     raw: Mapping[str, Any] = field(repr=False)  # the plain tree of this one run; lab.scenario.dump writes it
-    simulate: Mapping[str, Any] | None = (
-        None  # played in virtual time: {"kind": start_up | phases | pacing, keys of it}
-    )
+    simulate: Mapping[str, Any] | None = None  # in virtual time: {"kind": start_up | phases | pacing, keys of it}
+    measure: Mapping[str, Any] | None = None  # bare against interposed: {"kind": calls | program, keys of it}
+    needs: tuple[str, ...] = ()  # what the machine must have to play it
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether it is played by processes in containers, and so leaves a history."""
+        return self.simulate is None and self.measure is None
 
     def container(self, name: str) -> Container:
         """The container called ``name``; KeyError when there is none."""

@@ -109,6 +109,8 @@ Kind = Literal["sync", "managed", "pitched", "async"]
 Phase = Annotated[str, BeforeValidator(_one_of("phase", lambda: vocabulary.constants("history", "HL_PHASE_")))]
 LatencyName = Annotated[str, BeforeValidator(_one_of("latency", lambda: vocabulary.constants("node", "HL_LATENCY_")))]
 Argument = Annotated[Any, BeforeValidator(arguments.parse)]
+Tier = Annotated[str, BeforeValidator(_one_of("tier", lambda: vocabulary.constants("history", "HL_TIER_")))]
+Need = Literal["real-gpu", "torch", "containers", "broker"]
 Device = Annotated[int, Field(ge=0, le=15)]
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -457,7 +459,9 @@ class ProcessForm(Form):
     )
     steps: list[StepItem] | None = Field(default=None, min_length=1, description="played by the caller; or:")
     run: list[str] | None = Field(
-        default=None, min_length=1, description="a command and its arguments; `hooklab` is this one"
+        default=None,
+        min_length=1,
+        description="a command and its arguments; `hooklab` is this one, `{python}` the interpreter that runs it",
     )
     environment: dict[str, str] = Field(default={}, description="variables to set")
     clear_environment: bool = Field(default=False, description="start with an empty environment (as `env -i` does)")
@@ -480,6 +484,9 @@ class ContainerForm(Form):
     )
     share_region_with: Name | None = Field(default=None, description="use the ledger file of that container")
     environment: dict[str, str] = Field(default={}, description="variables for all its processes")
+    host_pids: Literal["broker", "procfs"] | None = Field(
+        default=None, description="who tells its processes their host PID: a broker, or the host's procfs mounted"
+    )
     interposer: str | None = Field(default=None, description="`builtin`, `none` or a path; default: as the run says")
     dialect: DialectName | None = Field(
         default=None, description="how limits reach the interposer; default: as the run says"
@@ -681,6 +688,51 @@ class Values(Where):
     step: Name = Field(description="label of the step")
 
 
+class Reported(Where):
+    """Figures that a `run` program printed, each as a line `hooklab: NAME=NUMBER`; of several, the last counts.
+
+    `reported: {process: torch, wrong: 0}`. A process that printed no such figure is wrong.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, NumberRange]
+    process: str = Field(description="only this process: `name` or `name.N`")
+
+    @model_validator(mode="after")
+    def _some(self) -> Reported:
+        if not self.model_extra:
+            raise ValueError("reported names at least one figure, e.g. wrong: 0")
+        return self
+
+
+class Held(Where):
+    """Device memory that the driver says a container holds while everybody waits at a barrier."""
+
+    barrier: Name = Field(description="name of the barrier")
+    memory: SizeRange = Field(description="a size or {min, max}, of all devices together")
+
+
+class IdentityExpect(Where):
+    """Which tier found out the host PID of every process that asked; a PID that is not its own is always wrong."""
+
+    tier: Tier | list[Tier] = Field(description="one tier, or several that may have been it")
+
+
+class Added(Form):
+    """What the interposer adds to a figure of `measure`. Bounds are for a real GPU; over a fake they judge nothing."""
+
+    figure: str = Field(min_length=1, description="name of the figure, e.g. `cuLaunchKernel`")
+    live: Natural | None = Field(default=None, description="at this number of live allocations; default: any")
+    ns: NumberRange | None = Field(default=None, description="nanoseconds, a number or {min, max}")
+    percent: NumberRange | None = Field(default=None, description="percent of the bare time, a number or {min, max}")
+
+    @model_validator(mode="after")
+    def _bound(self) -> Added:
+        if self.ns is None and self.percent is None:
+            raise ValueError("added says ns or percent")
+        return self
+
+
 class StartUpExpect(Form):
     """Latencies of a simulated start-up, failures and waits that ran out beside them. Percentiles are nearest rank."""
 
@@ -725,6 +777,10 @@ class ExpectForm(Form):
     not_executed: Annotated[NotExecuted | None, _short("not_executed")] = None
     faults_fired: Annotated[FaultsFired | None, _short("faults_fired")] = None
     values: Values | None = None
+    reported: Reported | None = None
+    held: Held | None = None
+    identity: IdentityExpect | None = None
+    added: Added | None = None
     start_up: StartUpExpect | None = None
     share: Share | None = None
 
@@ -823,20 +879,62 @@ class PlantedForm(Form):
         return self
 
 
+class MeasureCalls(Form):
+    """Times driver calls, as `hooklab bench calls` does."""
+
+    rounds: Positive = Field(default=5, description="processes of each side")
+    batches: Positive = Field(default=41, description="batches of each figure in a round")
+    live: list[Natural] = Field(default=[0], min_length=1, description="live allocations to time at, ascending")
+    memory: Size = Field(default=16 << 30, description="memory limit of the interposed side")
+
+    @model_validator(mode="after")
+    def _ascending(self) -> MeasureCalls:
+        if self.live != sorted(set(self.live)):
+            raise ValueError("live takes ascending counts")
+        return self
+
+
+class MeasureProgram(Form):
+    """Times a program that measures itself on demand (lab/runner/pairs.py says how it is asked)."""
+
+    run: list[str] = Field(min_length=1, description="its command; `{python}` is hooklab's own Python")
+    rounds: Positive = Field(default=5, description="processes of each side")
+    batches: Positive = Field(default=41, description="batches of each figure in a round")
+    cpus: Positive = Field(default=4, description="processors that the three processes of a round share")
+    memory: Size = Field(default=16 << 30, description="memory limit of the interposed side")
+
+
+class MeasureForm(Form):
+    """Bare against interposed, side by side, instead of containers: a mapping with exactly one of these keys."""
+
+    calls: MeasureCalls | None = Field(default=None, description="driver calls")
+    program: MeasureProgram | None = Field(default=None, description="a program that measures itself")
+
+    @model_validator(mode="after")
+    def _one(self) -> MeasureForm:
+        return _exactly_one(self, "measure has exactly one of calls and program")
+
+
 class ScenarioForm(Form):
     """The keys of a scenario file."""
 
     name: Annotated[str, Field(min_length=1, max_length=120)] = Field(description="what it is called")
     doc: str = Field(default="", description="what it shows, for people")
-    tags: list[str] = Field(default=[], description="free words to select it by")
+    tags: list[str] = Field(default=[], description="free words to select it by: `hooklab run @WORD`")
+    needs: list[Need] = Field(
+        default=[], description="what the machine must have; without it nothing is played and the verdict is unknown"
+    )
     report: list[str] = Field(default=[], description="ids of public reports that it reproduces (docs/corpus.md)")
     planted: list[PlantedForm] = Field(default=[], description="faults that it must catch; the tests plant each")
     sweep: dict[str, list[Any]] = Field(
         default={}, description="values for `$name` anywhere; one run for each combination"
     )
     node: NodeForm = Field(default=NodeForm(), description="the fake node")
-    containers: dict[Name, ContainerForm] = Field(default={}, description="by name; at least one, or `simulate`")
+    containers: dict[Name, ContainerForm] = Field(
+        default={}, description="by name; at least one, or `simulate` or `measure`"
+    )
     simulate: SimulateForm | None = Field(default=None, description="in virtual time, instead of containers")
+    measure: MeasureForm | None = Field(default=None, description="bare against interposed, instead of containers")
     faults: list[FaultForm] = Field(default=[], description="planned faults")
     expect: list[Annotated[ExpectForm, BeforeValidator(_bare_expect)]] = Field(default=[], description="what must hold")
     options: OptionsForm = Field(default=OptionsForm(), description="how the run is made")

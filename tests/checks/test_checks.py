@@ -107,7 +107,67 @@ def tenant(mae: float, jain: float = 1.0) -> dict[str, Any]:
     return {"info": {"simulated": {"tenants": [one], "jain": jain}}}
 
 
+PRINTED = """name: t
+containers: {c: {processes: [{name: p, run: ["true"]}]}}
+expect: [{reported: {process: p, x: {min: 1, max: 2}, y: 0.5}}]
+"""
+AT_BARRIER = text("held: {barrier: b, memory: {min: 1MiB, max: 4MiB}}", steps="[{barrier: b}, init]")
+TIER = text("identity: {tier: [broker, procfs]}")
+MEASURED = """name: t
+measure: {calls: {}}
+expect: [{added: {figure: f, live: 5, ns: {max: 50}, percent: {max: 1}}}]
+"""
+
+
+LEDGER_NOTHING = {"event": "LEDGER_END", "a": 0, "b": 0}
+
+
+def at_end(size: int) -> dict[str, Any]:
+    return {"info": {"held": [{"barrier": None, "container": "c", "bytes": size}]}}
+
+
+def printed(**figures: float) -> dict[str, Any]:
+    return {"info": {"processes": [{"index": 0, "reported": figures}]}}
+
+
+def held(size: int, container: str = "c") -> dict[str, Any]:
+    return {"info": {"held": [{"barrier": "b", "container": container, "bytes": size}]}}
+
+
+def asked(tier: int, pid: int, outcome: int = 1) -> list[dict[str, Any]]:
+    return [
+        {"event": "SPAWN", "a": 77},
+        {"event": "IDENTITY", "a": tier, "b": pid, "extra": outcome},
+    ]
+
+
+def measured(added: float, evidence: str = "real-gpu", **more: Any) -> dict[str, Any]:
+    row = {"call": "f", "live": 5, "bare_ns": 10_000, "added_ns": added, "control_ns": None, "failed": 0, **more}
+    return {"info": {"evidence": evidence, "measured": [row]}}
+
+
 CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
+    ("reported", PRINTED, [], printed(x=2, y=0.5), "valid", "x 2, y 0.5"),
+    ("reported", PRINTED, [], printed(x=3, y=0.5), "invalid", "x 3"),
+    ("reported", PRINTED, [], printed(x=1), "invalid", "no y"),
+    ("reported", PRINTED, [], {"info": {"interrupted": True}}, "unknown", "no x"),
+    ("held", AT_BARRIER, [], held(4 << 20), "valid", "c: 4MiB"),
+    ("held", AT_BARRIER, [], held((4 << 20) + 1), "invalid", "c: "),
+    ("held", AT_BARRIER, [], held(0), "invalid", "0B"),
+    ("held", AT_BARRIER, [], held(2 << 20, "other"), "unknown", "nobody could ask"),
+    ("identity", TIER, asked(1, 77), {}, "valid", "broker: 1"),
+    ("identity", TIER, asked(1, 78), {}, "invalid", "broker with a wrong PID: 1"),
+    ("identity", TIER, asked(3, 77), {}, "invalid", "probe: 1"),
+    ("identity", TIER, asked(0, 0), {}, "invalid", "unknown: 1"),
+    ("identity", TIER, asked(1, 77, outcome=0), {}, "invalid", "nobody asked"),
+    ("identity", TIER, [], {}, "unknown", "nobody asked"),
+    ("added", MEASURED, [], measured(50.0), "valid", "10 us + 50 ns (+0.50 %) at 5 live"),
+    ("added", MEASURED, [], measured(51.0), "invalid", "51 ns"),
+    ("added", MEASURED, [], measured(49.0, bare_ns=4_000), "invalid", "+1.23 %"),
+    ("added", MEASURED, [], measured(10.0, live=4), "unknown", "no such figure"),
+    ("added", MEASURED, [], measured(51.0, "fake-driver"), "unknown", "only a real GPU's figures"),
+    ("ledger_empty", text(EMPTY), [LEDGER_NOTHING], at_end(0), "valid", "nothing is held"),
+    ("ledger_empty", text(EMPTY), [LEDGER_NOTHING], at_end(5 << 20), "invalid", "still hold 5MiB"),
     ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1, OOM)], {}, "valid", "ok: 1, oom: 1"),
     ("outcome", text(OUTCOME), [ended(0, 1), ended(1, 1)], {}, "invalid", "ok: 2"),
     (
@@ -229,7 +289,7 @@ def test_case(lab, check, scenario, rows, lost, status, seen) -> None:
     assert seen in verdict.seen
     assert verdict.expected
     assert verdict.subject
-    assert verdict.evidence == "fake-driver"
+    assert verdict.evidence == lost.get("info", {}).get("evidence", "fake-driver")
     assert verdict.where.startswith("f")
 
 

@@ -29,6 +29,7 @@ BELOW = {
     "runner": {"spec", "policy", "region", "identity", "bridge", "node", "sim", "scenario", "codegen"},
     "report": {"spec", "checks", "scenario"},
     "hooks": {"spec", "node", "runner"},
+    "guests": set(),  # run in processes under test
 }
 EVERYTHING = frozenset({"cli", "testing"})
 

@@ -1,0 +1,94 @@
+"""Checks of what others told about a run: programs (`reported`), the driver at a barrier (`held`), the tiers that find
+out host PIDs (`identity`). Their sources are run.json (``processes[].reported``, ``held``) and IDENTITY records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, bounds_text, within, worst
+from lab.scenario import vocabulary
+from lab.scenario.model import Expectation, Scenario
+from lab.scenario.units import say_size
+
+
+def reported(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
+    """Figures that programs printed, each within its bounds; one that was not printed is wrong."""
+    wanted: Mapping[str, Any] = expectation.arguments.get("named", {})
+    statuses: list[str] = []
+    said: list[str] = []
+    for instance in Scope.of(scenario, expectation.arguments).instances:
+        figures = run.process_info(instance.index).get("reported")
+        figures = figures if isinstance(figures, Mapping) else {}
+        for name, bounds in wanted.items():
+            value = figures.get(name)
+            if not isinstance(value, (int, float)):
+                statuses.append(UNKNOWN if run.info.get("interrupted") else INVALID)
+                said.append(f"{instance.label}: no {name}")
+                continue
+            good = within(value, bounds)
+            statuses.append(VALID if good else INVALID)
+            said.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+    return Verdict(
+        status=worst(statuses),
+        check="reported",
+        subject=f"process {expectation.arguments['process']}",
+        expected=", ".join(f"{name} {bounds_text(bounds)}" for name, bounds in wanted.items()),
+        seen=", ".join(said) or "nothing",
+        where=str(expectation.where),
+        evidence=run.evidence,
+    )
+
+
+def held(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
+    """What the driver says containers hold at a barrier; unknown where nobody could ask it."""
+    wanted = expectation.arguments
+    names = {instance.container.name for instance in Scope.of(scenario, wanted).instances}
+    entries = [
+        entry
+        for entry in run.info.get("held") or ()
+        if isinstance(entry, Mapping) and entry.get("barrier") == wanted["barrier"] and entry.get("container") in names
+    ]
+    statuses = [VALID if within(int(entry["bytes"]), wanted["memory"]) else INVALID for entry in entries]
+    return Verdict(
+        status=worst(statuses),
+        check="held",
+        subject=f"barrier {wanted['barrier']}",
+        expected=f"the driver says {bounds_text(wanted['memory'], say_size)}",
+        seen=", ".join(f"{entry['container']}: {say_size(int(entry['bytes']))}" for entry in entries)
+        or "nobody could ask the driver",
+        where=str(expectation.where),
+        evidence=run.evidence,
+    )
+
+
+def identity(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
+    """The outcome of every search for a host PID: found by one of these tiers, and the process's own."""
+    wanted = expectation.arguments["tier"]
+    wanted = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    tiers = {number: name for name, number in vocabulary.constants("history", "HL_TIER_").items()}
+    records = run.history.of("IDENTITY", "SPAWN")
+    own = {int(record["process"]): int(record["a"]) for record in run.history.of("SPAWN")}
+    instances = {instance.index: instance for instance in Scope.of(scenario, expectation.arguments).instances}
+    statuses: list[str] = []
+    seen: Counter[str] = Counter()
+    for record in run.history.of("IDENTITY"):
+        index = int(record["process"])
+        if int(record["extra"]) != 1 or index not in instances:
+            continue
+        tier, pid = tiers.get(int(record["a"]), "?"), int(record["b"])
+        right = tier == "unknown" or pid == own.get(index)
+        statuses.append(VALID if tier in wanted and right else INVALID)
+        seen[tier if right else f"{tier} with a wrong PID"] += 1
+    if not statuses and records.size:
+        statuses.append(INVALID if run.complete else UNKNOWN)
+    return Verdict(
+        status=worst(statuses),
+        check="identity",
+        subject="host PIDs",
+        expected=" or ".join(wanted),
+        seen=", ".join(f"{name}: {count}" for name, count in sorted(seen.items())) or "nobody asked",
+        where=str(expectation.where),
+        evidence=run.evidence,
+    )
