@@ -18,6 +18,10 @@ def _nanoseconds(value: float) -> str:
     return f"{'-' if value < 0 else ''}{format_duration(abs(round(value)))}"
 
 
+def _plain(value: float) -> str:
+    return f"{value:,.12g}"
+
+
 def added(expectation: Expectation, _scenario: Scenario, run: RunData) -> Verdict:
     """What the interposer adds stays within bounds, in every row of the figure.
 
@@ -42,7 +46,9 @@ def added(expectation: Expectation, _scenario: Scenario, run: RunData) -> Verdic
     status = worst(statuses) if run.evidence == "real-gpu" else UNKNOWN
     if said and status == UNKNOWN:
         said.append("only a real GPU's figures are judged")
-    bounds = [f"{bounds_text(wanted[key])} {unit}" for key, unit in (("ns", "ns"), ("percent", "%")) if key in wanted]
+    bounds = [
+        f"{bounds_text(wanted[key], _plain)} {unit}" for key, unit in (("ns", "ns"), ("percent", "%")) if key in wanted
+    ]
     return Verdict(
         status=status,
         check="added",

@@ -86,6 +86,7 @@ def run(report: RunReport) -> dict[str, Any]:
         "processes": [{"label": row.label, "container": row.container, "end": row.end} for row in report.processes],
         "not_executed": report.not_executed,
         "history": {"records": report.records, "dropped": report.dropped, "uncommitted": report.uncommitted},
+        "measured": _plain(report.info.get("measured") or ()),
         "notes": list(report.notes),
         "repeats": str(report.repeats) if report.repeats is not None else None,
         "differences": list(report.differences),

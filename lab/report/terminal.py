@@ -4,7 +4,8 @@ where everything lies. Colour and width follow the terminal; plain text everywhe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,6 +40,8 @@ def show(console: Console, report: RunReport, *, full: bool) -> None:
             _failure(console, verdict)
     if report.calls:
         console.print(_calls(report.calls, report.evidence))
+    if report.info.get("measured"):
+        console.print(_measured(report.info["measured"], report.evidence))
     for row in report.memory:
         limit = f" of {say_size(row.limit)}" if row.limit else ""
         console.print(
@@ -145,5 +148,32 @@ def _calls(rows: Sequence[CallRow], evidence: str) -> Table:
             ", ".join(f"{count} {name}" for name, count in row.failures.items()) or "0",
             str(row.unfinished),
             *(format_duration(row.ns[key]) if key in row.ns else "" for key in ("p50", "p99", "max")),
+        )
+    return table
+
+
+def _measured(rows: Sequence[Mapping[str, Any]], evidence: str) -> Table:
+    """Figures of `measure`: what the interposer adds, beside what two bare processes differ by."""
+    table = Table(
+        title=f"bare against interposed ({evidence})",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+    table.add_column("figure", overflow="fold")
+    for column in ("live", "bare ns", "interposed ns", "added ns", "control ns", "ratio", "failed"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        control = row.get("control_ns")
+        table.add_row(
+            escape(str(row["call"])),
+            f"{row['live']:,}",
+            f"{row['bare_ns']:,.0f}",
+            f"{row['interposed_ns']:,.0f}",
+            f"{row['added_ns']:,.0f}",
+            "" if control is None else f"{control:,.0f}",
+            f"{row['ratio']:.3f}",
+            str(row["failed"]),
         )
     return table

@@ -488,7 +488,8 @@ class _Run:
         if not waiting or not self._participants(name) <= waiting:
             return
         del self.arrived[name]
-        self._ask_held(name)
+        if name != _START:
+            self._ask_held(name)
         if self.recorder is not None:
             self.recorder.add("BARRIER", a=len(waiting))
         if self.node is not None:

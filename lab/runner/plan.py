@@ -99,8 +99,11 @@ def point_plan(scenario: Scenario, instance: Instance, slots: Mapping[int, int])
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """What a `run:` process is started with; `hooklab` is this installation, wherever its command lies."""
-    return [sys.executable, "-m", "lab.cli", *words[1:]] if words[0] == "hooklab" else list(words)
+    """What a `run:` process is started with; `hooklab` is this installation, wherever its command lies, and `{python}`
+    the interpreter that runs it."""
+    if words[0] == "hooklab":
+        return [sys.executable, "-m", "lab.cli", *words[1:]]
+    return [sys.executable if word == "{python}" else word for word in words]
 
 
 def history_capacity(scenario: Scenario) -> int:
@@ -186,11 +189,6 @@ def host_pid_variables(container: ContainerModel, *, isolated: bool) -> dict[str
     return {"broker": {"LIBVGPU_HOSTPID_BROKER": "1"}, "procfs": {"LIBVGPU_HOST_PROCFS": HOST_PROCFS}}[
         container.host_pids
     ]
-
-
-def command(words: Iterable[str]) -> list[str]:
-    """A real command: ``{python}`` is the interpreter that runs us."""
-    return [sys.executable if word == "{python}" else word for word in words]
 
 
 def library_place(dialect: Dialect, library: Path | None) -> str:
