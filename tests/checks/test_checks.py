@@ -130,7 +130,7 @@ def printed(**figures: float) -> dict[str, Any]:
     return {"info": {"processes": [{"index": 0, "reported": figures}]}}
 
 
-def held(size: int, container: str = "c") -> dict[str, Any]:
+def driver_says(size: int, container: str = "c") -> dict[str, Any]:
     return {"info": {"held": [{"barrier": "b", "container": container, "bytes": size}]}}
 
 
@@ -151,10 +151,10 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("reported", PRINTED, [], printed(x=3, y=0.5), "invalid", "x 3"),
     ("reported", PRINTED, [], printed(x=1), "invalid", "no y"),
     ("reported", PRINTED, [], {"info": {"interrupted": True}}, "unknown", "no x"),
-    ("held", AT_BARRIER, [], held(4 << 20), "valid", "c: 4MiB"),
-    ("held", AT_BARRIER, [], held((4 << 20) + 1), "invalid", "c: "),
-    ("held", AT_BARRIER, [], held(0), "invalid", "0B"),
-    ("held", AT_BARRIER, [], held(2 << 20, "other"), "unknown", "nobody could ask"),
+    ("held", AT_BARRIER, [], driver_says(4 << 20), "valid", "c: 4MiB"),
+    ("held", AT_BARRIER, [], driver_says((4 << 20) + 1), "invalid", "c: "),
+    ("held", AT_BARRIER, [], driver_says(0), "invalid", "0B"),
+    ("held", AT_BARRIER, [], driver_says(2 << 20, "other"), "unknown", "nobody could ask"),
     ("identity", TIER, asked(1, 77), {}, "valid", "broker: 1"),
     ("identity", TIER, asked(1, 78), {}, "invalid", "broker with a wrong PID: 1"),
     ("identity", TIER, asked(3, 77), {}, "invalid", "probe: 1"),
