@@ -7,7 +7,7 @@ it can hold the region's lock.
 from lab.region._file import Process, Region, RegionError
 from lab.region._hami import HamiRegion, is_hami
 from lab.region._suspend import Member, members, resume_all, suspend_all, wait_status_all
-from lab.region._usage import Usage, read_usage
+from lab.region._usage import read_usage
 
 __all__ = [
     "HamiRegion",
@@ -15,7 +15,6 @@ __all__ = [
     "Process",
     "Region",
     "RegionError",
-    "Usage",
     "is_hami",
     "members",
     "read_usage",

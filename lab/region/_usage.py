@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.region._file import RegionError
-from lab.spec import LedgerDialect, load_layout
+from lab.spec import LedgerDialect, LedgerRow, load_layout
 
 HAMI = "hami-1.2"
+VGPUM = "vgpu-manager-1"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """One taken slot of a ledger."""
-
-    slot: int
-    pid: int
-    """As the process sees itself; 0: the layout has no such field."""
-    host_pid: int
-    """0: unknown."""
-    bytes: tuple[int, ...]
-    """By device ordinal."""
-
-
-def read_usage(path: str | os.PathLike[str], *, ledger: LedgerDialect) -> tuple[Usage, ...]:
+def read_usage(path: str | os.PathLike[str], *, ledger: LedgerDialect) -> tuple[LedgerRow, ...]:
     """The taken slots of a ledger file in the layout of a dialect. RegionError with one line when it cannot be read."""
-    import numpy as np
-
     file = Path(path)
     try:
         data = file.read_bytes()
@@ -38,27 +23,12 @@ def read_usage(path: str | os.PathLike[str], *, ledger: LedgerDialect) -> tuple[
         ) from None
     if ledger.layout == HAMI:
         _validate_hami(file, data)
+    if ledger.layout == VGPUM:
+        _validate_vgpu_manager(file, data)
     try:
-        rows = ledger.used_by_slot(data)
+        return ledger.rows(data)
     except ValueError as error:
         raise RegionError(f"{file}: {error}; choose the dialect that the file was written in") from None
-    assert ledger.slots is not None  # used_by_slot has refused else
-    layout = load_layout(ledger.layout)
-    dtype = layout.dtype(ledger.slots.struct)
-    offset = ledger.slots.offset
-    if ledger.slots.offset_field:
-        offset = int(np.frombuffer(data, layout.dtype(ledger.slots.header), 1)[ledger.slots.offset_field][0])
-    records = np.frombuffer(data, dtype, ledger.slots.count, offset)
-    names = dtype.names or ()
-    return tuple(
-        Usage(
-            slot=index,
-            pid=int(records["pid"][index]) if "pid" in names else 0,
-            host_pid=int(records["host_pid"][index]) if "host_pid" in names else 0,
-            bytes=row,
-        )
-        for index, row in sorted(rows.items())
-    )
 
 
 def _validate_hami(file: Path, data: bytes) -> None:
@@ -76,4 +46,14 @@ def _validate_hami(file: Path, data: bytes) -> None:
     if (major, minor) != (constants["HL_HAMI_MAJOR"], constants["HL_HAMI_MINOR"]):
         raise RegionError(
             f"{file}: layout {major}.{minor} of HAMi-core, this build reads 1.2; use an interposer of that version"
+        )
+
+
+def _validate_vgpu_manager(file: Path, data: bytes) -> None:
+    known = load_layout(VGPUM).constants
+    magic, version = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4))
+    if (magic, version) != (known["HL_VGPUM_MAGIC"], known["HL_VGPUM_VERSION"]):
+        raise RegionError(
+            f"{file}: magic {magic:#x} and version {version} are not those of vgpu-manager's vmem_node.config"
+            f" ({known['HL_VGPUM_MAGIC']:#x}, {known['HL_VGPUM_VERSION']}); choose another dialect"
         )

@@ -294,13 +294,15 @@ class _Burst:
         library = guest.interposer_path(interposer)
         found = plan.inherited() | {"HOOKLAB_CONTAINER": "0", "HOOKLAB_HISTORY": str(self.history)}
         if node is not None:
-            found |= node.environment | plan.library_path(guest.fake_directory(self.options.driver), needed=True)
+            found |= node.environment | plan.library_path(
+                guest.fake_directory(self.options.driver), needed=True, scratch=scratch
+            )
         else:
-            found |= plan.library_path(None, needed=False)
+            found |= plan.library_path(None, needed=False, scratch=scratch)
         if library is not None:
             memory = self._memory()
             found |= guest.limits(
-                guest.dialect_for(self.options.dialect, interposer),
+                guest.plain_dialect(self.options.dialect, interposer),
                 memory=memory,
                 cores=self.options.cores,
                 interposer=str(library),

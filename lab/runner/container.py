@@ -95,6 +95,7 @@ class Layout:
     cache: Path | None  # ld.so.cache that knows the fake driver first
     keep: tuple[Path, ...] = ()  # must stay visible where /tmp is the container's own
     read_only: tuple[tuple[Path, str], ...] = ()  # directories of this machine and where the container has them
+    directories: tuple[tuple[Path, str], ...] = ()  # what the interposer writes to: ours, and its place inside
 
 
 class Container:
@@ -130,7 +131,7 @@ class Container:
         ``config`` becomes the container's hooklab.conf, for children with a cleared environment.
         """
         layout = self.layout
-        for directory in (layout.scratch / "tmp", layout.vgpu, layout.locks):
+        for directory in (layout.scratch / "tmp", layout.vgpu, layout.locks, *(one for one, _ in layout.directories)):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o1777)
         if not self.isolated:
@@ -190,8 +191,8 @@ class Container:
         layout = self.layout
         for path in layout.keep:
             yield f"keep {quote(str(path))}"
-        if not os.path.isdir(VGPU):
-            yield "mirror /usr/local"
+        for above in self._mirrors():
+            yield f"mirror {quote(above)}"
         yield f"bind {quote(str(layout.vgpu))} {VGPU} rw"
         yield f"bind {quote(str(layout.scratch / 'hooklab.conf'))} {CONFIG} ro"
         if layout.library is not None:
@@ -204,15 +205,32 @@ class Container:
         yield f"bind {quote(str(layout.locks))} {LOCKS} rw"
         for source, inside in layout.read_only:
             yield f"bind {quote(str(source))} {quote(inside)} ro"
+        for outside, inside in layout.directories:
+            yield f"bind {quote(str(outside))} {quote(inside)} rw"
         if layout.private_pids:
             yield "proc"
+
+    def _mirrors(self) -> list[str]:
+        """Directories of this machine in which new names have to be made: never in the directories themselves."""
+        layout = self.layout
+        wanted = [VGPU, *(inside for _, inside in (*layout.read_only, *layout.directories))]
+        if layout.library is not None:
+            wanted += [layout.library_inside, "/etc/ld.so.preload"]
+        found: list[str] = []
+        for path in wanted:
+            above = path
+            while not os.path.exists(above):
+                above = os.path.dirname(above)
+            above = os.path.realpath(above)
+            if os.path.exists(path) or os.path.realpath(path).startswith(("/tmp/", f"{VGPU}/")) or above in found:
+                continue
+            found.append(above)
+        return sorted(found)
 
     def _etc(self) -> Iterable[str]:
         layout = self.layout
         if layout.library is None and layout.cache is None:
             return
-        if layout.library is not None and not os.path.exists("/etc/ld.so.preload"):
-            yield "mirror /etc"
         if layout.library is not None:
             preload = layout.scratch / "ld.so.preload"
             preload.write_text("".join(f"{name}\n" for name in layout.preload), encoding="utf-8")
@@ -232,6 +250,18 @@ def _read_all(descriptor: int, patience_s: float) -> str:
     return found.decode(errors="replace")
 
 
+_DEVELOPMENT = ("libcuda.so", "libnvidia-ml.so")  # a driver's links without version, which some interposers open
+
+
+def development_links(folder: Path, driver: Path) -> Path:
+    """`folder`, made, with a driver's links without version in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _DEVELOPMENT:
+        with contextlib.suppress(FileExistsError):
+            (folder / name).symlink_to(driver / f"{name}.1")
+    return folder
+
+
 def loader_cache(scratch: Path, driver: Path) -> Path | None:
     """A loader cache in which the libraries of ``driver`` come first; None where there is no ldconfig.
 
@@ -242,25 +272,33 @@ def loader_cache(scratch: Path, driver: Path) -> Path | None:
     if ldconfig is None:
         return None
     stamps = [(str(path), path.stat().st_mtime_ns) for path in (Path("/etc/ld.so.cache"), driver) if path.exists()]
-    name = f"ld-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:20]}.cache"
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hooklab" / name
-    if kept.is_file():
+    stem = f"ld-{hashlib.sha256(repr((stamps, _DEVELOPMENT)).encode()).hexdigest()[:20]}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hooklab"
+    kept = folder / f"{stem}.cache"
+    if kept.is_file() and (folder / stem).is_dir():
         return kept
-    config, fresh = scratch / "ld.so.conf", scratch / name
-    config.write_text(f"{driver}\ninclude /etc/ld.so.conf\n", encoding="utf-8")
-    done = subprocess.run(
-        [ldconfig, "-X", "-C", str(fresh), "-f", str(config)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0 or not fresh.is_file():
-        return None
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_name(f"{name}.{os.getpid()}")
-        shutil.copyfile(fresh, partial)
-        os.replace(partial, kept)
-    except OSError:
-        return fresh
-    return kept
+    for place in (folder, scratch):
+        try:
+            links = development_links(place / stem, driver)
+        except OSError:
+            continue
+        config, fresh = scratch / "ld.so.conf", scratch / kept.name
+        config.write_text(f"{driver}\n{links}\ninclude /etc/ld.so.conf\n", encoding="utf-8")
+        done = subprocess.run(
+            [ldconfig, "-X", "-C", str(fresh), "-f", str(config)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0 or not fresh.is_file():
+            return None
+        if place is scratch:
+            return fresh
+        try:
+            partial = kept.with_name(f"{kept.name}.{os.getpid()}")
+            shutil.copyfile(fresh, partial)
+            os.replace(partial, kept)
+        except OSError:
+            return fresh
+        return kept
+    return None
 
 
 def visible_paths(*more: Path | str | None) -> tuple[Path, ...]:

@@ -26,13 +26,16 @@ from lab.node.server import NodeError, NodeServer
 from lab.region import Region, RegionError, read_usage
 from lab.runner import needs, plan, rundir
 from lab.runner.backtrace import backtrace
+from lab.runner.blind import blind
 from lab.runner.container import Container, loader_cache, probe_isolation
-from lab.runner.guest import GuestError, check_natives, check_real_driver, fake_directory
+from lab.runner.dialects import ledger_file
+from lab.runner.guest import GuestError, check_natives, check_real_driver, fake_directory, interposer_path
 from lab.runner.nvml import Nvml, NvmlError
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.program import barrier_names, program_text
 from lab.runner.recorder import Recorder
 from lab.runner.rundir import RunDirectory
+from lab.runner.service import service_of
 from lab.scenario.load import dump
 from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Instance, Scenario
@@ -104,8 +107,7 @@ def run_scenario(
     if on == "real":
         check_real_driver()
     for container in scenario.containers:  # what the user named is looked at before anything is made
-        plan.dialect_of(scenario, container)
-        _check_interposer(scenario, container.name)
+        _check_interposer(scenario, container.name, on)
     directory = RunDirectory.create(out, scenario.id)
     unmet = needs.missing(scenario.needs, on=on)
     if unmet:
@@ -126,10 +128,15 @@ def run_scenario(
     return directory.path
 
 
-def _check_interposer(scenario: Scenario, name: str) -> None:
-    from lab.runner.guest import interposer_path
-
-    interposer_path(plan.interposer_of(scenario, scenario.container(name)))
+def _check_interposer(scenario: Scenario, name: str, on: str) -> None:
+    container = scenario.container(name)
+    dialect = plan.dialect_of(scenario, container)
+    if interposer_path(plan.interposer_of(scenario, container)) is None:
+        return
+    if dialect.needs_container and (reason := probe_isolation()):
+        raise GuestError(f"--dialect {dialect.name}: needs {dialect.needs_container}; no containers here: {reason}")
+    if dialect.names_devices and on == "real":
+        raise GuestError(f"--dialect {dialect.name}: names devices by UUID, which only --on fake knows beforehand")
 
 
 def _not_played(scenario: Scenario, directory: RunDirectory, on: str, unmet: list[dict[str, str]]) -> Path:
@@ -234,6 +241,7 @@ class _Run:
             library for instance in self.instances for library in plan.preloaded(instance.container, instance.process)
         ]
         keep += [word for instance in self.instances for word in instance.process.run if os.path.exists(word)]
+        self._start_services()
         by_name: dict[str, Container] = {}
         robust = plan.robust_regions(scenario)
         self.variables: list[dict[str, str]] = []
@@ -258,6 +266,19 @@ class _Run:
             self.variables.append(shared | dict(model.environment))
             self.stack.callback(container.stop)
             container.start(shared)
+
+    def _start_services(self) -> None:
+        started: set[str] = set()
+        for model in self.scenario.containers:
+            dialect = plan.dialect_of(self.scenario, model)
+            library = interposer_path(plan.interposer_of(self.scenario, model))
+            if dialect.name in started:
+                continue
+            started.add(dialect.name)
+            log = self.directory.path / "stderr" / f"service-{dialect.name}.txt"
+            service = service_of(dialect, library, scratch=self.scratch, log=log)
+            if service is not None:
+                self.stack.enter_context(service)
 
     def _start_node(self) -> None:
         scenario = self.scenario
@@ -421,7 +442,9 @@ class _Run:
             return dict(process.environment)
         found = plan.inherited() | self.variables[instance.container.index] | plan.process_variables(instance)
         found |= plan.point_plan(self.scenario, instance, self.point_slots)
-        found |= plan.library_path(self.driver, needed=not self.has_cache) | dict(process.environment)
+        found |= plan.library_path(self.driver, needed=not self.has_cache, scratch=self.scratch) | dict(
+            process.environment
+        )
         if not self.isolated and container.layout.library is not None:
             first = plan.preloaded(instance.container, process)  # before the interposer, as with ld.so.preload
             found["LD_PRELOAD"] = ":".join([*first, *plan.preload_list(str(container.layout.library))])
@@ -575,16 +598,17 @@ class _Run:
         for model, container in zip(self.scenario.containers, self.containers, strict=False):
             owner = self.scenario.container(model.share_region_with or model.name)
             dialect = plan.dialect_of(self.scenario, owner)
-            if container.layout.library is None or not container.region.is_file():
+            file = ledger_file(dialect, container)
+            if container.layout.library is None or not file.is_file():
                 continue
-            shutil.copyfile(container.region, self.directory.path / f"region-{model.name}")
+            shutil.copyfile(file, self.directory.path / f"region-{model.name}")
             if not dialect.ledger.layout:
                 continue
             try:
                 if dialect.ledger.layout == "hooklab-1":
                     with Region.open(container.region, writable=True) as region:
                         region.reap()
-                usages = read_usage(container.region, ledger=dialect.ledger)
+                usages = read_usage(file, ledger=dialect.ledger)
             except RegionError as error:
                 self.unknown.append({"what": f"ledger of container {model.name}", "why": str(error)})
                 continue
@@ -668,6 +692,7 @@ class _Run:
                 },
             },
             "unknown": self.unknown,
+            "blind": blind(scenario),
             "timed_out": self.timed_out,
             "interrupted": self.interrupted,
             "failure": self.failure,

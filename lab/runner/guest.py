@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab import native
@@ -123,6 +123,17 @@ def dialect_for(name: str | None, interposer: str) -> Dialect:
         raise GuestError(f"--dialect: {error}") from None
 
 
+def plain_dialect(name: str | None, interposer: str) -> Dialect:
+    """The dialect for plain processes. GuestError when it needs more than they have."""
+    dialect = dialect_for(name, interposer)
+    if dialect.needs_container:
+        raise GuestError(
+            f"--dialect {dialect.name}: needs {dialect.needs_container}, and these are plain processes;"
+            " use `hooklab run`, or `hooklab exec --container`, on a machine that allows namespaces"
+        )
+    return dialect
+
+
 def limit_environment(
     *,
     dialect: str | None,
@@ -135,7 +146,7 @@ def limit_environment(
     """Environment of a process with one limit for all devices: memory as text with a unit, cores in percent."""
     path = interposer_path(interposer)
     return limits(
-        dialect_for(dialect, interposer),
+        plain_dialect(dialect, interposer),
         memory=None if memory is None else parse_size(memory),
         cores=cores,
         interposer="" if path is None else str(path),
@@ -152,12 +163,16 @@ def limits(
     interposer: str,
     region: str,
     robust: bool,
+    uuids: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The same from bytes and percent, for all devices or by ordinal (one value where the dialect has no ordinals)."""
-    if isinstance(memory, Mapping) and not dialect.memory_device_variable and len(set(memory.values())) == 1:
+    """The same from bytes and percent, for all devices or by ordinal (one value where the dialect has no ordinals).
+
+    ``uuids``: the node's devices, for dialects that name them.
+    """
+    if isinstance(memory, Mapping) and not dialect.memory.device_variable and len(set(memory.values())) == 1:
         memory = next(iter(memory.values()))
     try:
-        found = dialect.limits(memory=memory, cores=cores, interposer=interposer, ledger=region)
+        found = dialect.limits(memory=memory, cores=cores, interposer=interposer, ledger=region, uuids=uuids)
     except ValueError as error:
         raise GuestError(str(error)) from None
     return found | {"HOOKLAB_REGION_LOCK": "robust" if robust else "file"}

@@ -17,13 +17,14 @@ from lab import native
 from lab.identity.protocol import SOCKET
 from lab.node.faults import Fault as NodeFault
 from lab.runner import guest
-from lab.runner.container import VGPU, Container, Layout, visible_paths
+from lab.runner.container import VGPU, Container, Layout, development_links, visible_paths
+from lab.runner.dialects import directories_of, write_files
 from lab.runner.guest import BUILTIN_LIBRARY
 from lab.scenario import vocabulary
 from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Fault, Instance, Process, Scenario, Step
 from lab.spec import Dialect, Profile, load_profile
-from lab.spec.profile import Constant
+from lab.spec.profile import Constant, device_uuid, uuid_text
 
 HISTORY_LEVELS = {"none": 0, "events": 1, "calls": 2}
 _DROPPED = ("HOOKLAB_", "CUDA_DEVICE_", "LIBCUDA_LOG_LEVEL", "CUDA_REDIRECT", "LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR")
@@ -165,6 +166,7 @@ def make_container(
         preload=tuple(preload_list(inside)) if library else (),
         keep=visible_paths(scratch if not isolated else None, *keep),
         read_only=_host_pid_mounts(container, own, shared.layout.vgpu if shared else own / "vgpu") if isolated else (),
+        directories=shared.layout.directories if shared else directories_of(dialect, own, scratch),
     )
     return Container(layout, isolated=isolated)
 
@@ -210,19 +212,29 @@ def robust_regions(scenario: Scenario) -> set[str]:
 
 
 def limit_variables(scenario: Scenario, model: ContainerModel, container: Container, *, robust: bool) -> dict[str, str]:
-    """A container's limits, each device by its ordinal as Allocate writes them, and its region file."""
+    """A container's limits, each device by its ordinal as Allocate writes them, and its region file.
+
+    Where the dialect has files, they are written.
+    """
     count = len(scenario.node.gpus)
     memory = {device: limit for device in range(count) if (limit := model.memory_limit(device)) is not None}
     cores: Mapping[int, int] | int | None = model.cores.get(None)
+    each = {device: value for device, value in model.cores.items() if device is not None}
+    uuids = [uuid_text(device_uuid(scenario.seed, device)) for device in range(count)]
+    dialect = dialect_of(scenario, model)
+    if container.layout.library is not None:
+        every = dict.fromkeys(range(count), cores) if isinstance(cores, int) else {}
+        write_files(dialect, container, memory=memory, cores=every | each, uuids=uuids)
     if cores is None:
-        cores = {device: value for device, value in model.cores.items() if device is not None}
+        cores = each
     return guest.limits(
-        dialect_of(scenario, model),
+        dialect,
         memory=memory or None,
         cores=cores or None,
         interposer=container.library_inside,
         region=container.region_inside if container.layout.library else "",
         robust=robust,
+        uuids=uuids,
     )
 
 
@@ -234,11 +246,12 @@ def inherited() -> dict[str, str]:
     return kept
 
 
-def library_path(driver: Path | None, *, needed: bool) -> dict[str, str]:
-    """LD_LIBRARY_PATH of a guest: the fake driver before what our own environment says."""
+def library_path(driver: Path | None, *, needed: bool, scratch: Path) -> dict[str, str]:
+    """LD_LIBRARY_PATH of a guest: the fake driver, its links in `scratch`, then what our own environment says."""
     own = os.environ.get("LD_LIBRARY_PATH", "")
     if driver is not None and (needed or own):
-        return {"LD_LIBRARY_PATH": f"{driver}:{own}" if own else str(driver)}
+        links = development_links(scratch / "driver", driver)
+        return {"LD_LIBRARY_PATH": ":".join(filter(None, (str(driver), str(links), own)))}
     return {"LD_LIBRARY_PATH": own} if own else {}
 
 

@@ -22,13 +22,15 @@ from types import FrameType
 from lab.node.server import NodeError, NodeServer
 from lab.runner import guest, plan, rundir
 from lab.runner.container import Container, Layout, loader_cache, probe_isolation, visible_paths
+from lab.runner.dialects import directories_of, ledger_file, write_files
 from lab.runner.guest import GuestError
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.recorder import Recorder
 from lab.runner.rundir import RunDirectory
+from lab.runner.service import service_of
 from lab.scenario.units import format_size
 from lab.spec import SpecError, load_profile
-from lab.spec.profile import ProfileError
+from lab.spec.profile import ProfileError, device_uuid, uuid_text
 
 _CAPACITY = 1 << 20
 
@@ -67,7 +69,8 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
     if options.on == "real":
         guest.check_real_driver()
     library = guest.interposer_path(options.interposer)
-    dialect = guest.dialect_for(options.dialect, options.interposer)
+    choose = guest.dialect_for if options.container or library is None else guest.plain_dialect
+    dialect = choose(options.dialect, options.interposer)
     memory = None if options.memory is None else guest.parse_size(options.memory)
     if options.container and (reason := probe_isolation()):
         raise GuestError(f"--container: this machine does not allow it ({reason}); leave it out for a plain process")
@@ -96,23 +99,32 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
                 shutil.which(command[0]),
                 *(argument for argument in command if os.path.exists(argument)),
             ),
+            directories=directories_of(dialect, scratch / "exec", scratch) if options.container else (),
         )
         box = Container(layout, isolated=options.container)
+        if service := service_of(dialect, library, scratch=scratch, log=scratch / "service.txt"):
+            stack.enter_context(service)
         shared = _variables(options, node, directory, recorder)
+        each = {} if memory is None else dict.fromkeys(range(len(options.gpus)), memory)
+        uuids = [uuid_text(device_uuid(0, device)) for device in range(len(options.gpus))]
+        if library is not None:
+            percent = {} if options.cores is None else dict.fromkeys(range(len(options.gpus)), options.cores)
+            write_files(dialect, box, memory=each, cores=percent, uuids=uuids)
         shared |= guest.limits(
             dialect,
-            memory=None if memory is None else dict.fromkeys(range(len(options.gpus)), memory),
+            memory=each or None,
             cores=options.cores,
             interposer=box.library_inside,
             region=box.region_inside if library else "",
             robust=True,
+            uuids=uuids,
         )
         stack.callback(box.stop)
         box.start(shared)
         environment = plan.inherited() | shared
         if library is not None and not options.container:
             environment["LD_PRELOAD"] = ":".join(plan.preload_list(str(library)))
-        environment |= plan.library_path(driver, needed=layout.cache is None)
+        environment |= plan.library_path(driver, needed=layout.cache is None, scratch=scratch)
         with _passing_on() as passing:
             started = start_guest(
                 command,
@@ -135,7 +147,7 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
         box.stop()
         line = _evidence(options, node)
         if directory is not None and recorder is not None:
-            _keep(directory, recorder, node, box, options, command, raw)
+            _keep(directory, recorder, node, ledger_file(dialect, box), options, command, raw)
     status = 128 + (raw & 0x7F) if raw & 0x7F else raw >> 8
     return ExecResult(status, line, directory.path if directory else None)
 
@@ -241,14 +253,14 @@ def _keep(
     directory: RunDirectory,
     recorder: Recorder,
     node: NodeServer | None,
-    box: Container,
+    ledger: Path,
     options: ExecOptions,
     command: Sequence[str],
     raw: int,
 ) -> None:
     recorder.close()
-    if box.region.is_file():
-        shutil.copyfile(box.region, directory.path / "region-exec")
+    if ledger.is_file():
+        shutil.copyfile(ledger, directory.path / "region-exec")
     if node is not None:
         node.save(directory.node)
     directory.write_info(

@@ -4,7 +4,8 @@ Everything here is read from TOML files beside this module into frozen dataclass
 dtype is asked for. A file that breaks a rule raises `SpecError` with one line that names file, thing, cause and mend.
 """
 
-from lab.spec._dialects import Dialect, LedgerDialect, dialect_names, load_dialect
+from lab.spec._dialect_forms import dialect_names, load_dialect
+from lab.spec._dialects import Dialect, LedgerDialect, LedgerRow
 from lab.spec._errors import ErrorCode, ErrorTable, load_errors
 from lab.spec._failures import FailureTable, load_failures
 from lab.spec._hooks import FOREIGN, Hook, HookTable, Steps, load_hooks
@@ -26,6 +27,7 @@ __all__ = [
     "HookTable",
     "Layout",
     "LedgerDialect",
+    "LedgerRow",
     "Profile",
     "SpecError",
     "Steps",

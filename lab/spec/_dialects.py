@@ -1,28 +1,38 @@
-"""Dialects: how limits reach an interposer and how its ledger reads (`dialects/*.toml`, or a user's file).
+"""Dialects: how limits reach an interposer, what it needs around it, and how its ledger reads.
 
-A dialect is data only: names of variables, how sizes are written, and where in which layout the used bytes lie.
+A dialect is data only (`dialects/*.toml` or a user's file, read by `_dialect_forms`): names of variables, how sizes are
+written, directories and a service beside the processes, and where in which layout the used bytes lie. What it says it
+has *not*, with its reason, makes the checks that need it unknown instead of wrong.
 """
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from lab.spec._layouts import Field, Layout, Struct, layout_names, load_layout
-from lab.spec._toml import HERE, SpecError, check_keys, read
+from lab.spec._layouts import load_layout
 
 MemoryUnit = Literal["bytes", "k", "m", "g"]
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 UNITS: Mapping[str, tuple[int, str]] = {"bytes": (1, ""), "k": (1 << 10, "k"), "m": (1 << 20, "m"), "g": (1 << 30, "g")}
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """What one process holds according to a ledger."""
+
+    slot: int
+    pid: int
+    """As the process sees itself; 0: the layout has no such field."""
+    host_pid: int
+    """0: unknown."""
+    bytes: tuple[int, ...]
+    """By device ordinal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
-    """Where in a ledger file the processes are and which words of theirs are charged bytes."""
+    """A ledger of processes, each with its bytes by device: where they are and which words are charged bytes."""
 
     struct: str
     """Struct of one process in the ledger's layout."""
@@ -37,8 +47,69 @@ class Slots:
     """Field that is not zero in a slot that is taken."""
     devices: str
     """Array by device ordinal, of structs or of plain words."""
-    bytes: tuple[str, ...]
+    words: tuple[str, ...]
     """Fields of one element of `devices` that add up to what is charged; empty: the elements themselves."""
+
+    def rows(self, layout: str, data: bytes) -> Iterator[LedgerRow]:
+        """The taken slots. ValueError when the file is too short."""
+        import numpy as np
+
+        known = load_layout(layout)
+        at = self.offset
+        if self.offset_field:
+            if len(data) < known.structs[self.header].size:
+                raise ValueError(f"ledger of {len(data)} bytes is shorter than its header")
+            at = int(np.frombuffer(data, known.dtype(self.header), 1)[self.offset_field][0])
+        end = at + self.count * known.structs[self.struct].size
+        if len(data) < end:
+            raise ValueError(f"ledger of {len(data)} bytes is shorter than its {self.count} slots, which end at {end}")
+        records = np.frombuffer(data, known.dtype(self.struct), self.count, at)
+        names = records.dtype.names or ()
+        for index in np.flatnonzero(records[self.live]):
+            record = records[index]
+            devices = record[self.devices]
+            words = [devices[name] for name in self.words] or [devices]
+            yield LedgerRow(
+                slot=int(index),
+                pid=int(record["pid"]) if "pid" in names else 0,
+                host_pid=int(record["host_pid"]) if "host_pid" in names else 0,
+                bytes=tuple(sum(int(word[device]) for word in words) for device in range(len(devices))),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTables:
+    """A ledger of devices, each with a table of processes."""
+
+    struct: str
+    """Struct of one device in the ledger's layout."""
+    offset: int
+    count: int
+    processes: str
+    """Array of structs in it, one a process."""
+    live: str
+    """Field that is not zero in an entry that is taken and tells processes apart: their PID."""
+    words: tuple[str, ...]
+    """Fields of an entry that add up to what is charged."""
+
+    def rows(self, layout: str, data: bytes) -> Iterator[LedgerRow]:
+        """The processes in the order of their PIDs. ValueError when the file is too short."""
+        import numpy as np
+
+        known = load_layout(layout)
+        end = self.offset + self.count * known.structs[self.struct].size
+        if len(data) < end:
+            raise ValueError(
+                f"ledger of {len(data)} bytes is shorter than its {self.count} devices, which end at {end}"
+            )
+        held: dict[int, list[int]] = {}
+        devices = np.frombuffer(data, known.dtype(self.struct), self.count, self.offset)[self.processes]
+        for ordinal, index in zip(*np.nonzero(devices[self.live]), strict=True):
+            entry = devices[ordinal, index]
+            row = held.setdefault(int(entry[self.live]), [0] * self.count)
+            row[ordinal] += sum(int(entry[name]) for name in self.words)
+        for slot, (pid, row) in enumerate(sorted(held.items())):
+            yield LedgerRow(slot=slot, pid=pid, host_pid=0, bytes=tuple(row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,46 +117,109 @@ class LedgerDialect:
     """Where the ledger file of a container is and how to read it."""
 
     variable: str
-    """Environment variable that names the file; empty: the interposer has no ledger file."""
+    """Environment variable that names the file; empty: it has one place, or there is none."""
     path: str
-    """Default path of the file inside the container."""
+    """Path of the file inside the container: the default of `variable`, or its one place. Empty: there is none."""
     layout: str
     """Layout it is written in; empty: cannot be read, checks of the ledger are unknown."""
-    slots: Slots | None
+    table: Slots | DeviceTables | None
     """How the used bytes are read; None exactly when there is no layout."""
+    none: str
+    """Why it cannot be read or there is none; empty: no reason was given."""
 
-    def used(self, data: bytes) -> tuple[int, ...]:
-        """Charged bytes by device ordinal, summed over live slots, from the content of a ledger file.
+    def rows(self, data: bytes) -> tuple[LedgerRow, ...]:
+        """Who holds what, from the content of a ledger file.
 
         ValueError when this dialect cannot be read or the file is too short.
         """
-        by_slot = self.used_by_slot(data)
-        assert self.slots is not None
-        devices = load_layout(self.layout).structs[self.slots.struct][self.slots.devices].count
-        return tuple(sum(row[device] for row in by_slot.values()) for device in range(devices))
+        if self.table is None:
+            raise ValueError("the ledger of this dialect has no known layout")
+        return tuple(self.table.rows(self.layout, data))
 
-    def used_by_slot(self, data: bytes) -> dict[int, tuple[int, ...]]:
-        """The same by slot index, live slots only."""
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How one kind of limit is told."""
+
+    variable: str
+    """Limit of every device; empty: there is no such variable."""
+    device_variable: str
+    """Limit of device {i}; empty: there is none."""
+    none: str
+    """Why this limit cannot be told at all: what depends on it is unknown. Empty: there is no such reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory of the containers that the interposer writes to."""
+
+    path: str
+    """Inside the containers."""
+    shared: bool
+    """One for the whole node; else each container has its own."""
+
+
+PLACEHOLDERS = ("{memory}", "{memory_limited}", "{cores}", "{cores_limited}", "{uuid}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """A file that tells an interposer its limits: one struct of a layout, zero but for what is named here.
+
+    A value is a number, the name of a constant of the layout, text for a field of characters, or one of `PLACEHOLDERS`:
+    the device's limit in bytes and percent (0 without one), 1 where it has one, its UUID.
+    """
+
+    path: str
+    """Inside the container, in a directory of its own."""
+    layout: str
+    struct: str
+    size: int
+    """Of the file, in bytes; beyond the struct it is zero."""
+    fields: Mapping[str, int | str]
+    devices: str
+    """Array by device ordinal in the struct; empty: there is none."""
+    device: Mapping[str, int | str]
+    """The fields of its elements, for each device of the node."""
+
+    def content(self, *, memory: Mapping[int, int], cores: Mapping[int, int], uuids: Sequence[str]) -> bytes:
+        """The file for these limits by device ordinal."""
         import numpy as np
 
-        if self.slots is None:
-            raise ValueError("the ledger of this dialect has no known layout")
-        layout, slots = load_layout(self.layout), self.slots
-        at = slots.offset
-        if slots.offset_field:
-            if len(data) < layout.structs[slots.header].size:
-                raise ValueError(f"ledger of {len(data)} bytes is shorter than its header")
-            at = int(np.frombuffer(data, layout.dtype(slots.header), 1)[slots.offset_field][0])
-        end = at + slots.count * layout.structs[slots.struct].size
-        if len(data) < end:
-            raise ValueError(f"ledger of {len(data)} bytes is shorter than its {slots.count} slots, which end at {end}")
-        rows = np.frombuffer(data, layout.dtype(slots.struct), slots.count, at)
-        result = {}
-        for index in np.flatnonzero(rows[slots.live]):
-            devices = rows[index][slots.devices]
-            words = [devices[name] for name in slots.bytes] or [devices]
-            result[int(index)] = tuple(sum(int(word[device]) for word in words) for device in range(len(devices)))
-        return result
+        known = load_layout(self.layout)
+        record = np.zeros(1, known.dtype(self.struct))
+
+        def value(said: int | str, device: int) -> int | bytes:
+            if isinstance(said, int):
+                return said
+            limits = {
+                "{memory}": memory.get(device, 0),
+                "{memory_limited}": int(device in memory),
+                "{cores}": cores.get(device, 0),
+                "{cores_limited}": int(device in cores),
+            }
+            if said in limits:
+                return limits[said]
+            if said == "{uuid}":
+                return uuids[device].encode()
+            return known.constants[said] if said in known.constants else said.encode()
+
+        for name, said in self.fields.items():
+            record[name] = value(said, -1)
+        for device in range(len(uuids) if self.devices else 0):
+            for name, said in self.device.items():
+                record[self.devices][name][0, device] = value(said, device)
+        return bytes(record.tobytes().ljust(self.size, b"\0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A process beside the containers, one a node, that the interposer talks to."""
+
+    command: tuple[str, ...]
+    """Its first word is the name of a program in the folder of the interposer."""
+    ready: str
+    """Path of the socket that it listens at when it is ready, in a directory that it shares with the containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +228,33 @@ class Dialect:
 
     name: str
     doc: str
-    memory_variable: str
-    """Limit of every device."""
-    memory_device_variable: str
-    """Limit of device {i}; empty: there is none."""
+    memory: Limit
     memory_unit: MemoryUnit
-    cores_variable: str
-    """Core limit of every device, in percent; empty: there is none."""
-    cores_device_variable: str
+    cores: Limit
+    """In percent."""
     environment: Mapping[str, str]
-    """Variables always set; {interposer} stands for the path of the library inside the container."""
+    """Variables always set; {interposer} stands for the path of the library inside the container, {uuids} for those of
+    the node's devices, separated by commas. One with {i} in its name is set for each device; {uuid} is its own."""
     container_path: str
     """Where a device plugin mounts the library; empty: anywhere."""
+    directories: tuple[Directory, ...]
+    files: tuple[FileForm, ...]
+    service: Service | None
+    points: bool
+    """Whether it carries out faults at sequence points (HOOKLAB_POINTS)."""
     ledger: LedgerDialect
+
+    @property
+    def needs_container(self) -> str:
+        """What of it a plain process cannot have; empty: nothing."""
+        if self.service is not None:
+            return f"the service {self.service.command[0]}"
+        return f"the directory {self.directories[0].path}" if self.directories else ""
+
+    @property
+    def names_devices(self) -> bool:
+        """Whether its environment has the UUIDs of the node's devices."""
+        return bool(self.files) or any("{uuid" in value for value in self.environment.values())
 
     def memory_text(self, size: int) -> str:
         """A size in bytes as this dialect writes it; ValueError when the unit cannot say it exactly."""
@@ -122,142 +270,40 @@ class Dialect:
         cores: Mapping[int, int] | int | None = None,
         interposer: str = "",
         ledger: str = "",
+        uuids: Sequence[str] = (),
     ) -> dict[str, str]:
-        """The environment of a process under limits: bytes and percent, for all devices or by ordinal."""
-        result = {key: value.replace("{interposer}", interposer) for key, value in self.environment.items()}
-        pairs = (
-            (memory, self.memory_variable, self.memory_device_variable, self.memory_text),
-            (cores, self.cores_variable, self.cores_device_variable, str),
+        """The environment of a process under limits: bytes and percent, for all devices or by ordinal.
+
+        A limit that this dialect says it cannot tell is left out. ``uuids``: the node's devices, in NVML's order.
+        """
+        result = self._always(interposer, uuids)
+        pairs: tuple[tuple[Mapping[int, int] | int | None, Limit, Any], ...] = (
+            (memory, self.memory, self.memory_text),
+            (cores, self.cores, str),
         )
-        for limit, variable, device_variable, text in pairs:
-            if limit is None:
+        for limit, told, text in pairs:
+            if limit is None or told.none:
                 continue
             if isinstance(limit, int):
-                if not variable:
+                if not told.variable:
                     raise ValueError(f"dialect {self.name} has no variable for this limit")
-                result[variable] = text(limit)
+                result[told.variable] = text(limit)
                 continue
             for device, value in limit.items():
-                if not device_variable:
+                if not told.device_variable:
                     raise ValueError(f"dialect {self.name} has no variable for a limit of one device")
-                result[device_variable.replace("{i}", str(device))] = text(value)
+                result[told.device_variable.replace("{i}", str(device))] = text(value)
         if ledger and self.ledger.variable:
             result[self.ledger.variable] = ledger
         return result
 
-
-def dialect_names() -> tuple[str, ...]:
-    """Built-in dialects, sorted."""
-    return tuple(sorted(path.stem for path in (HERE / "dialects").glob("*.toml")))
-
-
-@functools.cache
-def load_dialect(name: str | Path) -> Dialect:
-    """A built-in dialect by name, or a TOML file of the same form by path."""
-    path = HERE / "dialects" / f"{name}.toml"
-    if "/" in str(name) or str(name).endswith(".toml"):
-        path = Path(name)
-    elif not path.is_file():
-        raise SpecError(f"{name}: no such dialect; known are {', '.join(dialect_names())}, or give a TOML file")
-    return _read_dialect(path)
-
-
-def _read_dialect(path: Path) -> Dialect:
-    data = read(path)
-    check_keys(path, "file", data, frozenset({"name", "doc", "memory", "cores", "environment", "mount", "ledger"}))
-    memory = _table(path, data, "memory", {"variable", "device_variable", "unit"})
-    cores = _table(path, data, "cores", {"variable", "device_variable"})
-    raw_ledger = dict(data.get("ledger", {}))
-    raw_slots = raw_ledger.pop("slots", None)
-    ledger = _table(path, {"ledger": raw_ledger}, "ledger", {"variable", "path", "layout"})
-    mount = _table(path, data, "mount", {"library"})
-    environment = data.get("environment", {})
-    for key, value in environment.items():
-        if not isinstance(value, str):
-            raise SpecError(f"{path}: environment {key}: is not a string; put it in quotes")
-    if not data.get("name") or not isinstance(data["name"], str):
-        raise SpecError(f'{path}: name is missing; write name = "..."')
-    if not memory.get("variable") and not memory.get("device_variable"):
-        raise SpecError(f"{path}: [memory]: needs variable or device_variable, else no limit can reach the interposer")
-    unit = memory.get("unit", "bytes")
-    if unit not in UNITS:
-        raise SpecError(f"{path}: [memory] unit is {unit!r}; write one of {', '.join(UNITS)}")
-    for section, table in (("memory", memory), ("cores", cores)):
-        if table.get("device_variable") and "{i}" not in table["device_variable"]:
-            raise SpecError(f"{path}: [{section}] device_variable: needs {{i}} where the device ordinal goes")
-    for table in (memory, cores, ledger):
-        for key, value in table.items():
-            if key.endswith("variable") and value and not VARIABLE.fullmatch(value.replace("{i}", "0")):
-                raise SpecError(f"{path}: {key} is {value!r}, not the name of an environment variable")
-    layout = ledger.get("layout", "")
-    if layout and layout not in layout_names():
-        raise SpecError(f"{path}: [ledger] layout is {layout!r}; known are {', '.join(layout_names())}")
-    if bool(layout) != (raw_slots is not None):
-        raise SpecError(f"{path}: [ledger]: layout and slots belong together; write both or none")
-    slots = _read_slots(path, load_layout(layout), raw_slots) if layout else None
-    return Dialect(
-        name=data["name"],
-        doc=data.get("doc", ""),
-        memory_variable=memory.get("variable", ""),
-        memory_device_variable=memory.get("device_variable", ""),
-        memory_unit=cast(MemoryUnit, unit),
-        cores_variable=cores.get("variable", ""),
-        cores_device_variable=cores.get("device_variable", ""),
-        environment=environment,
-        container_path=mount.get("library", ""),
-        ledger=LedgerDialect(ledger.get("variable", ""), ledger.get("path", ""), layout, slots),
-    )
-
-
-def _read_slots(path: Path, layout: Layout, raw: Any) -> Slots:
-    thing = "[ledger] slots"
-    if not isinstance(raw, dict):
-        raise SpecError(f"{path}: {thing}: not a table; write slots = {{struct = ..., at = ..., count = ..., ...}}")
-    check_keys(path, thing, raw, frozenset({"struct", "header", "at", "count", "live", "devices", "bytes"}))
-    at, count, names = raw.get("at"), raw.get("count"), raw.get("bytes", [])
-    if not isinstance(count, int) or count <= 0 or not isinstance(names, list):
-        raise SpecError(f"{path}: {thing}: count must be a positive integer and bytes a list of fields")
-    if not isinstance(at, int | str) or (isinstance(at, str) and not raw.get("header")):
-        raise SpecError(f"{path}: {thing}: at is an offset, or a field of the struct that header names")
-    slots = Slots(
-        struct=str(raw.get("struct")),
-        offset=at if isinstance(at, int) else 0,
-        offset_field=at if isinstance(at, str) else "",
-        header=raw.get("header", ""),
-        count=count,
-        live=str(raw.get("live")),
-        devices=str(raw.get("devices")),
-        bytes=tuple(names),
-    )
-    struct = _known(path, layout, slots.struct)
-    device = _member(path, struct, slots.devices)
-    _member(path, struct, slots.live)
-    for name in slots.bytes:
-        _member(path, _known(path, layout, device.type), name)
-    if slots.offset_field:
-        _member(path, _known(path, layout, slots.header), slots.offset_field)
-    return slots
-
-
-def _known(path: Path, layout: Layout, name: str) -> Struct:
-    if name not in layout.structs:
-        raise SpecError(f"{path}: [ledger] slots: {name} is no struct of layout {layout.name}")
-    return layout.structs[name]
-
-
-def _member(path: Path, struct: Struct, name: str) -> Field:
-    for field in struct.fields:
-        if field.name == name:
-            return field
-    raise SpecError(f"{path}: [ledger] slots: {name} is no field of {struct.name}")
-
-
-def _table(path: Path, data: dict[str, Any], key: str, allowed: set[str]) -> dict[str, str]:
-    table = data.get(key, {})
-    if not isinstance(table, dict):
-        raise SpecError(f"{path}: {key}: not a table; write [{key}]")
-    check_keys(path, f"[{key}]", table, frozenset(allowed))
-    for name, value in table.items():
-        if not isinstance(value, str):
-            raise SpecError(f"{path}: [{key}] {name}: is not a string; put it in quotes")
-    return table
+    def _always(self, interposer: str, uuids: Sequence[str]) -> dict[str, str]:
+        result: dict[str, str] = {}
+        for key, value in self.environment.items():
+            text = value.replace("{interposer}", interposer).replace("{uuids}", ",".join(uuids))
+            if "{i}" not in key:
+                result[key] = text
+                continue
+            for device, uuid in enumerate(uuids):
+                result[key.replace("{i}", str(device))] = text.replace("{i}", str(device)).replace("{uuid}", uuid)
+        return result

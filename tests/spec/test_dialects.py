@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.spec import SpecError, dialect_names, load_dialect, load_layout
+from lab.spec import LedgerDialect, SpecError, dialect_names, load_dialect, load_layout
 
 FORM = """
 name = "mine"
@@ -61,6 +61,10 @@ def test_a_file_of_the_same_form(tmp_path: Path) -> None:
         dialect.limits(cores=50)
 
 
+def sums(ledger: LedgerDialect, data: bytes) -> list[int]:
+    return [sum(device) for device in zip(*(row.bytes for row in ledger.rows(data)), strict=True)]
+
+
 def test_reads_the_ledger_of_hami() -> None:
     layout = load_layout("hami-1.2")
     region = np.zeros((), layout.dtype("hl_hami_region"))
@@ -72,11 +76,11 @@ def test_reads_the_ledger_of_hami() -> None:
     ledger = load_dialect("hami").ledger
     data = region.tobytes() + b"\0"
     assert len(data) == layout.constants["HL_HAMI_FILE_BYTES"]
-    assert ledger.used(data) == (120, 7) + (0,) * 14
-    assert {index: row[:2] for index, row in ledger.used_by_slot(data).items()} == {0: (100, 0), 3: (20, 7)}
-    assert ledger.used(bytes(len(data))) == (0,) * 16
+    assert sums(ledger, data) == [120, 7] + [0] * 14
+    assert [(row.slot, row.pid, row.bytes[:2]) for row in ledger.rows(data)] == [(0, 11, (100, 0)), (3, 12, (20, 7))]
+    assert ledger.rows(bytes(len(data))) == ()
     with pytest.raises(ValueError, match="shorter than its 1024 slots"):
-        ledger.used(data[:2_000_000])
+        ledger.rows(data[:2_000_000])
 
 
 def test_reads_our_ledger() -> None:
@@ -88,9 +92,57 @@ def test_reads_our_ledger() -> None:
     slots[5]["device"]["held"][1] = 4096
     data = header.tobytes().ljust(20480, b"\0") + slots.tobytes()
     ledger = load_dialect("hooklab").ledger
-    assert ledger.used(data)[:3] == (0, 4096, 0)
+    assert sums(ledger, data)[:3] == [0, 4096, 0]
     with pytest.raises(ValueError, match="shorter than its header"):
-        ledger.used(b"")
+        ledger.rows(b"")
+
+
+def test_reads_the_ledger_of_vgpu_manager() -> None:
+    layout = load_layout("vgpu-manager-1")
+    region = np.zeros((), layout.dtype("hl_vgpum_region"))
+    region["devices"][0]["processes"][0] = (7, 0, 100)
+    region["devices"][0]["processes"][1] = (9, 0, 20)
+    region["devices"][1]["processes"][0] = (9, 0, 3)
+    region["devices"][1]["process_count"] = 1
+    ledger = load_dialect("vgpu-manager").ledger
+    data = region.tobytes().ljust(layout.constants["HL_VGPUM_FILE_BYTES"], b"\0")
+    assert [(row.pid, row.bytes[:3]) for row in ledger.rows(data)] == [(7, (100, 0, 0)), (9, (20, 3, 0))]
+    assert ledger.rows(bytes(len(data))) == ()
+    with pytest.raises(ValueError, match="shorter than its 16 devices, which end at 262400"):
+        ledger.rows(data[:-65536])
+
+
+def test_vgpu_manager_names_the_devices() -> None:
+    dialect = load_dialect("vgpu-manager")
+    environment = dialect.limits(memory={0: 4 << 30}, cores={0: 30}, uuids=["GPU-a", "GPU-b"], ledger="/not/told")
+    assert environment == {
+        "CUDA_MEM_LIMIT_0": "4096m",
+        "CUDA_CORE_LIMIT_0": "30",
+        "MANAGER_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "MANAGER_COMPATIBILITY_MODE": "0",
+        "VMEMORY_NODE_ENABLED": "true",
+    }
+    assert dialect.names_devices
+    assert dialect.needs_container == "the directory /etc/vgpu-manager/config"
+
+
+def test_nvshare_has_no_limits_and_says_why() -> None:
+    dialect = load_dialect("nvshare")
+    assert dialect.limits(memory={0: 4 << 30}, cores=30, ledger="/not/told") == {}
+    assert "no memory limit" in dialect.memory.none
+    assert "no core limit" in dialect.cores.none
+    assert dialect.needs_container == "the service nvshare-scheduler"
+    with pytest.raises(ValueError, match="no known layout"):
+        dialect.ledger.rows(b"")
+
+
+def test_a_variable_for_each_device(tmp_path: Path) -> None:
+    file = write(tmp_path, FORM + '[environment]\n"MINE_{i}" = "{uuid} is {i}"\nMINE_ALL = "{uuids}"\n')
+    assert load_dialect(file).limits(uuids=["GPU-a", "GPU-b"]) == {
+        "MINE_0": "GPU-a is 0",
+        "MINE_1": "GPU-b is 1",
+        "MINE_ALL": "GPU-a,GPU-b",
+    }
 
 
 @pytest.mark.parametrize("name", dialect_names())
@@ -105,7 +157,7 @@ def test_built_in_dialects_name_themselves(name: str) -> None:
         ("MINE_MEMORY_{i}", "MINE_MEMORY_i", "needs {i}"),
         ('"MINE_LEDGER"', '"MINE LEDGER"', "not the name of an environment variable"),
         ('layout = "hami-1.2"', 'layout = "hami"', "layout is 'hami'; known are"),
-        ('layout = "hami-1.2"', "", "layout and slots belong together"),
+        ('layout = "hami-1.2"', "", "layout and one of slots and devices belong together"),
         ("[memory]", "[memroy]", "unknown key 'memroy'"),
         ('name = "mine"', "", "name is missing"),
         ('path = "/tmp/mine"', "path = 3", "is not a string"),
@@ -114,6 +166,12 @@ def test_built_in_dialects_name_themselves(name: str) -> None:
         ('struct = "hl_hami_slot"', 'struct = "slot"', "slot is no struct of layout hami-1.2"),
         ("at = 1856", 'at = "procs"', "at is an offset, or a field"),
         ("count = 1024", "count = 0", "count must be a positive integer"),
+        ('unit = "m"', 'unit = "m"\nnone = "why"', "none beside a variable"),
+        ('variable = "MINE_LEDGER"', "", "its path must lie in a [[directory]] of the container's own"),
+        ("[ledger]", '[[directory]]\npath = "tmp"\n[ledger]', "write a plain absolute path"),
+        ("[ledger]", '[service]\ncommand = ["a/b"]\n[ledger]', "the program lies beside the interposer"),
+        ("[ledger]", '[service]\ncommand = ["a"]\nready = "/x/s"\n[ledger]', "socket in a [[directory]] with shared"),
+        ('name = "mine"', 'name = "mine"\npoints = 1', "points is 1; write true or false"),
     ],
 )
 def test_a_broken_dialect_is_one_line(tmp_path: Path, old: str, new: str, complaint: str) -> None:
@@ -128,5 +186,7 @@ def test_a_broken_dialect_is_one_line(tmp_path: Path, old: str, new: str, compla
 
 
 def test_unknown_dialect() -> None:
-    with pytest.raises(SpecError, match="none: no such dialect; known are hami, hooklab, or give a TOML file"):
+    with pytest.raises(
+        SpecError, match="none: no such dialect; known are hami, hooklab, nvshare, vgpu-manager, or give a TOML file"
+    ):
         load_dialect("none")
