@@ -190,3 +190,42 @@ def test_unknown_dialect() -> None:
         SpecError, match="none: no such dialect; known are hami, hooklab, nvshare, vgpu-manager, or give a TOML file"
     ):
         load_dialect("none")
+
+
+def test_the_documented_form_is_read(tmp_path: Path, root: Path) -> None:
+    text = (root / "docs/dialects.md").read_text().split("```toml\n")[1].split("```")[0]
+    dialect = load_dialect(write(tmp_path, text))
+    assert dialect.service is not None
+    assert dialect.service.command == ("mine-scheduler", "--fast")
+    assert dialect.limits(memory={0: 1 << 30}, uuids=["GPU-a"], interposer="/l", ledger="/f") == {
+        "MINE_MEMORY_0": "1024m",
+        "MINE_LIBRARY": "/l",
+        "MINE_DEVICES": "GPU-a",
+        "MINE_DEVICE_0": "GPU-a",
+        "MINE_LEDGER": "/f",
+    }
+    (form,) = dialect.files
+    content = form.content(memory={1: 5}, cores={}, uuids=["GPU-a", "GPU-b"])
+    assert len(content) == 8192
+    record = np.frombuffer(content, load_layout("vgpu-manager-1").dtype("hl_vgpum_config"), 1)[0]
+    assert record["devices"]["total_memory"].tolist()[:3] == [0, 5, 0]
+    assert record["magic"] == load_layout("vgpu-manager-1").constants["HL_VGPUM_CONFIG_MAGIC"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('total_memory = "{memory}"', 'total_memory = "{uuid}"', "is '{uuid}', no constant of layout vgpu-manager-1"),
+        ('total_memory = "{memory}"', "uuid = 3", "uuid is 3, and the field holds text"),
+        ('total_memory = "{memory}"', "memory = 3", "memory is no field of hl_vgpum_limits"),
+        ("size = 8192", "size = 100", "size is 100; hl_vgpum_config has 2560 bytes"),
+        ('path = "/var/lib/mine/limits"', 'path = "/elsewhere/limits"', "must lie in a [[directory]]"),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path: Path, root: Path, old: str, new: str, complaint: str) -> None:
+    text = (root / "docs/dialects.md").read_text().split("```toml\n")[1].split("```")[0]
+    assert old in text
+    with pytest.raises(SpecError) as caught:
+        load_dialect(write(tmp_path, text.replace(old, new, 1)))
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
