@@ -1,4 +1,4 @@
-"""What the dialect of a container's interposer wants of the runner: directories, files, its ledger, a service's place."""
+"""What the dialect of an interposer wants of the runner: directories, files, where its ledger is, a service's place."""
 
 from __future__ import annotations
 

@@ -55,6 +55,8 @@ def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:
     for fault in scenario.faults:
         if fault.at in vocabulary.points():
             continue
+        aimed = [container for container in scenario.containers if fault.container in (None, container.name)]
+        calls = {} if interposer_of(scenario, aimed[0]) == "none" else dialect_of(scenario, aimed[0]).calls
         processes: Iterable[int | None] = (None,)
         if fault.process is not None:
             processes = scenario.process_indices(fault.process, fault.container)
@@ -63,7 +65,7 @@ def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:
                 (
                     fault.index,
                     NodeFault(
-                        name=fault.at,
+                        name=calls.get(fault.at, fault.at),
                         action=fault.action,  # type: ignore[arg-type]  # validated by the scenario's schema
                         call=fault.call,
                         mode=_MODES[fault.mode],  # type: ignore[arg-type]

@@ -26,7 +26,22 @@ from lab.spec._toml import HERE, SpecError, check_keys, read
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE_KEYS = frozenset(("path", "layout", "struct", "size", "fields", "devices", "device"))
-_KEYS = ("name", "doc", "memory", "cores", "environment", "mount", "directory", "file", "service", "ledger", "points")
+_KEYS = frozenset(
+    (
+        "name",
+        "doc",
+        "memory",
+        "cores",
+        "environment",
+        "mount",
+        "directory",
+        "file",
+        "service",
+        "ledger",
+        "points",
+        "calls",
+    )
+)
 
 
 def dialect_names() -> tuple[str, ...]:
@@ -47,7 +62,7 @@ def load_dialect(name: str | Path) -> Dialect:
 
 def _read_dialect(path: Path) -> Dialect:
     data = read(path)
-    check_keys(path, "file", data, frozenset(_KEYS))
+    check_keys(path, "file", data, _KEYS)
     if not data.get("name") or not isinstance(data["name"], str):
         raise SpecError(f'{path}: name is missing; write name = "..."')
     memory = _table(path, data, "memory", {"variable", "device_variable", "unit", "none"})
@@ -73,6 +88,7 @@ def _read_dialect(path: Path) -> Dialect:
         directories=directories,
         files=tuple(_file(path, entry, directories) for entry in _list(path, data, "file")),
         service=_service(path, data.get("service"), directories),
+        calls=_table(path, data, "calls", None),
         points=points,
         ledger=_ledger(path, data.get("ledger", {}), directories),
     )

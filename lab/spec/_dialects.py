@@ -240,6 +240,8 @@ class Dialect:
     directories: tuple[Directory, ...]
     files: tuple[FileForm, ...]
     service: Service | None
+    calls: Mapping[str, str]
+    """Driver functions that it calls in the place of those that were called: faults of these are planned there."""
     points: bool
     """Whether it carries out faults at sequence points (HOOKLAB_POINTS)."""
     ledger: LedgerDialect

@@ -187,7 +187,8 @@ def test_a_broken_dialect_is_one_line(tmp_path: Path, old: str, new: str, compla
 
 def test_unknown_dialect() -> None:
     with pytest.raises(
-        SpecError, match="none: no such dialect; known are hami, hooklab, nvshare, vgpu-manager, or give a TOML file"
+        SpecError,
+        match=r"none: no such dialect; known are hami, hooklab, .*, vgpu-manager, or give a TOML file",
     ):
         load_dialect("none")
 
