@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +85,12 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[str, int], None]
 
 def _here(scenario: Scenario, options: dict[str, Any]) -> Made:
     """One run in this process."""
+    from lab.report.keep import keep
     from lab.report.model import report_run
     from lab.runner.execute import run_scenario
 
     directory = run_scenario(scenario, out=Path(options["out"]), on=options["where"])
-    return Made(_keep(report_run(scenario, directory)))
+    return Made(keep(report_run(scenario, directory)))
 
 
 _stopped: Event | None = None  # in a worker: set once no further run may begin
@@ -116,31 +115,8 @@ def _apart(scenario: Scenario, out: str, where: str) -> tuple[str, str]:
 
 
 def _collect(scenario: Scenario, done: tuple[str, str]) -> Made:
+    from lab.report.keep import keep
     from lab.report.model import report_run
 
     directory, error = done
-    return Made(None, f"{scenario.id}: {error}") if error else Made(_keep(report_run(scenario, directory)))
-
-
-def _keep(report: RunReport) -> RunReport:
-    """Puts the verdicts beside the history they came from."""
-    from lab.report.as_json import document
-
-    if report.directory is not None:
-        _keep_policy(report.scenario, report.directory)
-        fresh = report.directory / "verdicts.json.new"
-        fresh.write_text(json.dumps(document([report]), indent=1) + "\n", encoding="utf-8")
-        os.replace(fresh, report.directory / "verdicts.json")
-    return report
-
-
-def _keep_policy(scenario: Scenario, directory: Path) -> None:
-    """Puts a policy of the user's own into the run directory, so that the run can be repeated anywhere."""
-    from lab.scenario.load import dump
-
-    file, _, name = (scenario.options.policy or "").rpartition(":")
-    if file and Path(file).is_file():
-        shutil.copyfile(file, directory / "policy.py")
-        options = {**scenario.raw.get("options", {}), "policy": f"policy.py:{name}"}
-        copy = replace(scenario, raw={**scenario.raw, "options": options})
-        (directory / "scenario.yaml").write_text(dump(copy), encoding="utf-8")
+    return Made(None, f"{scenario.id}: {error}") if error else Made(keep(report_run(scenario, directory)))
