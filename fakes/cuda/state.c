@@ -82,14 +82,32 @@ static int by_uuid(const char *token, size_t length) {
     return found;
 }
 
+/* How CUDA numbers the node's cards: the fastest first, by SMs and clock (assumed: NVIDIA documents no measure), equal
+ * ones by their bus; by the bus alone where CUDA_DEVICE_ORDER says PCI_BUS_ID. */
+static void number_devices(uint32_t *order, uint32_t count) {
+    const char *wanted = hl_config("CUDA_DEVICE_ORDER");
+    int by_bus = wanted && strcmp(wanted, "PCI_BUS_ID") == 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t speed = (uint64_t)physical(i)->sm_count * physical(i)->clock_khz;
+        uint32_t at = i;
+        for (; at && !by_bus; at--) {
+            const struct hl_node_device *before = physical(order[at - 1]);
+            if ((uint64_t)before->sm_count * before->clock_khz >= speed) break;
+            order[at] = order[at - 1];
+        }
+        order[at] = i;
+    }
+}
+
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: entries up to the first one that makes no sense; the first entry
  * decides whether numbers or UUIDs are meant; trailing letters of a number are ignored; a repeated device is an error. */
 static CUresult choose_devices(void) {
     const char *text = hl_config("CUDA_VISIBLE_DEVICES");
-    uint32_t count = hl_node.header->device_count;
+    uint32_t count = hl_node.header->device_count, order[HL_MAX_DEVICES];
+    number_devices(order, count);
     fake.count = 0;
     if (!text) {
-        for (uint32_t i = 0; i < count; i++) fake.visible[fake.count++] = (struct visible){.physical = i};
+        for (uint32_t i = 0; i < count; i++) fake.visible[fake.count++] = (struct visible){.physical = order[i]};
         return CUDA_SUCCESS;
     }
     int form = 0; /* 1 numbers, 2 UUIDs */
@@ -107,7 +125,7 @@ static CUresult choose_devices(void) {
         } else {
             char *end;
             long number = strtol(start, &end, 10);
-            if (end != start && end <= start + size && number >= 0 && number < (long)count) device = (int)number;
+            if (end != start && end <= start + size && number >= 0 && number < (long)count) device = (int)order[number];
         }
         if (device < 0) break;
         for (int i = 0; i < fake.count; i++)

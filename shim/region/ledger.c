@@ -97,11 +97,25 @@ static int own_page(void) {
         void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) return -errno;
         if (madvise(page, 4096, MADV_WIPEONFORK))
-            say("hooklab: no MADV_WIPEONFORK: a child made by a bare clone is not told from its parent");
+            say("no MADV_WIPEONFORK: a child made by a bare clone is not told from its parent");
         owner_page = page;
     }
     *owner_page = 1;
     return 0;
+}
+
+/* A limit that does not apply is said once: the region keeps the one that its living processes know. */
+static void compare_limits(const struct hl_ledger_config *config) {
+    char line[256];
+    for (int device = 0; device < HL_REGION_DEVICES; device++) {
+        uint64_t asked = config->limit[device], kept = load(&region.device[device].limit);
+        if (!asked || asked == kept) continue;
+        snprintf(
+            line, sizeof line,
+            "device %d: the region's limit of %llu bytes applies, not this process's %llu: others live in it",
+            device, (unsigned long long)kept, (unsigned long long)asked);
+        say(line);
+    }
 }
 
 static int open_locked(const struct hl_ledger_config *config) {
@@ -120,6 +134,7 @@ static int open_locked(const struct hl_ledger_config *config) {
     }
     if (!problem) problem = hl_region_open(&region, is_hami ? NULL : config->path, &fresh, why_line);
     if (problem) return problem;
+    if (!is_hami) compare_limits(config);
     phase(HL_PHASE_REGION_ACQUIRED);
     HL_POINT(GATE);
     problem = own_page();
@@ -170,7 +185,7 @@ static int attach_slowly(void) {
         if (robust) hl_region_gate_open(&region);
         if (problem) {
             char line[256];
-            snprintf(line, sizeof line, "hooklab: no slot of the region can be taken: %s%s", strerror(-problem),
+            snprintf(line, sizeof line, "no slot of the region can be taken: %s%s", strerror(-problem),
                      problem == -ENOSPC ? " (all are taken by living processes)" : "");
             say(line);
         }
@@ -199,7 +214,7 @@ static int is_mine(uint64_t token) { return token && ready() && token == epoch; 
 static int lock_own(void) {
     int problem = hl_region_lock(&region, slot);
     if (problem) {
-        say("hooklab: the region cannot be locked any more: its descriptor was closed and the file is out of reach");
+        say("the region cannot be locked any more: its descriptor was closed and the file is out of reach");
         return problem;
     }
     const struct hl_region_slot *mine = &region.slot[slot];
@@ -545,7 +560,7 @@ void hl_ledger_fork_child(void) {
             for (int d = 0; d < HL_REGION_DEVICES; d++) region.device[d].used = 0;
             region.header->lock_holder = 0;
         }
-        if (hl_region_fork_child(&region)) say("hooklab: the region is out of reach in this fork child");
+        if (hl_region_fork_child(&region)) say("the region is out of reach in this fork child");
     }
     errno = saved;
 }

@@ -210,6 +210,18 @@ static int admit_namespace(struct hl_region *region, const char *path, char *why
     return 0;
 }
 
+/* A file that nobody lives in is left over from an earlier container: the limits of who comes next apply. Where somebody
+ * lives, the limits are those that the living know; changing them is the business of whoever changes them for all. */
+static void renew_limits(struct hl_region *region, const struct hl_region_new *fresh) {
+    if (!hl_region_nobody_present(region)) return;
+    for (int i = 0; i < HL_REGION_DEVICES; i++) {
+        if (fresh->limit && fresh->limit[i])
+            __atomic_store_n(&region->device[i].limit, fresh->limit[i], __ATOMIC_RELEASE);
+        if (fresh->sm_limit && fresh->sm_limit[i])
+            __atomic_store_n(&region->device[i].sm_limit, fresh->sm_limit[i], __ATOMIC_RELEASE);
+    }
+}
+
 static int open_private(struct hl_region *region, const struct hl_region_new *fresh, char *why) {
     void *at = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return refuse(why, -errno, "the private region cannot be mapped: %s", strerror(errno));
@@ -269,6 +281,7 @@ int hl_region_open(struct hl_region *region, const char *path, const struct hl_r
     if (!problem && make) fill(region, fresh, fresh->robust ? hl_pid_namespace() : 0);
     if (!problem) problem = check(region, path, make ? (off_t)REGION_BYTES : info.st_size, why);
     if (!problem && fresh->create) problem = admit_namespace(region, path, why);
+    if (!problem && fresh->create && !make) renew_limits(region, fresh);
     if (problem) hl_region_unmap(region);
     return problem;
 }

@@ -33,6 +33,7 @@ def ask(program: Path, *arguments: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.report("B130")
 @pytest.mark.parametrize(
     ("text", "state", "value"),
     [

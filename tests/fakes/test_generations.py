@@ -22,6 +22,7 @@ def exported(library: Path) -> set[str]:
     return {line.split()[2].partition("@")[0] for line in done.stdout.splitlines() if line.split()[1] in "TDB"}
 
 
+@pytest.mark.report("B121")
 @pytest.mark.parametrize("name", driver_names())
 def test_exports_are_those_of_the_generation(name: str, native: Path) -> None:
     driver, hooks = load_driver(name), [hook for hook in load_hooks().hooks if hook.library == "cuda"]
@@ -30,6 +31,7 @@ def test_exports_are_those_of_the_generation(name: str, native: Path) -> None:
     assert exported(native / driver.folder / "libcuda.so.1") == wanted
 
 
+@pytest.mark.report("B121", plants="another generation")
 def test_generations_differ(native: Path) -> None:
     """The planted failure of the test above: were all libraries alike, this would say so."""
     names = {name: exported(native / load_driver(name).folder / "libcuda.so.1") for name in driver_names()}
@@ -94,6 +96,7 @@ def test_two_stages_answer_as_one(
         assert cases.seen(case, environment) == cases.expected(case)  # type: ignore[attr-defined]
 
 
+@pytest.mark.report("B24")
 def test_an_interposer_over_two_stages_hooks_the_program_only(
     native: Path, guest_environment: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ expect:
 """
 
 
+@pytest.mark.report("B01")
 @pytest.mark.parametrize(("first", "second"), [("link", "getproc"), ("getproc", "dlsym"), ("getproc1", "link")])
 def test_b01_mixed_routes_share_one_limit(
     hooklab: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, first: str, second: str
@@ -56,10 +57,12 @@ def test_b01_mixed_routes_share_one_limit(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.report("B01", plants="NO_RESOLVER")
 def test_b01_an_interposer_without_a_resolver_hook_is_seen(examine: Examine, twin: Twin) -> None:
     assert escapes(examine(twin("NO_RESOLVER")), "resolver2")
 
 
+@pytest.mark.report("B02", plants="V1_ONLY")
 def test_b02_both_generations_of_the_resolver(ours: Matrix, examine: Examine, twin: Twin) -> None:
     assert TABLE["cuGetProcAddress"].hooked
     assert TABLE["cuGetProcAddress_v2"].hooked
@@ -70,12 +73,14 @@ def test_b02_both_generations_of_the_resolver(ours: Matrix, examine: Examine, tw
     assert verdicts(leaky, "cuMemAlloc_v2", "resolver1") == {HOOKED}
 
 
+@pytest.mark.report("B04", plants="RESOLVER_LEAK")
 def test_b04_the_resolver_of_the_resolver(ours: Matrix, examine: Examine, twin: Twin) -> None:
     assert verdicts(ours, "cuMemAlloc_v2", "depth3") == {HOOKED}
     assert {one.taken for one in ours.ledger if one.route == "depth3"} == {4 << 20}
     assert escapes(examine(twin("RESOLVER_LEAK")), "depth3")
 
 
+@pytest.mark.report("B05", plants="WIDE_PREFIX")
 def test_b05_every_handle_kind_and_no_foreign_name(ours: Matrix, examine: Examine, twin: Twin) -> None:
     for host in ("program", "plugin-local", "plugin-global"):
         for route in ("dlsym", "default", "next"):
@@ -87,6 +92,7 @@ def test_b05_every_handle_kind_and_no_foreign_name(ours: Matrix, examine: Examin
     assert "curl_easy_init" in wide[0]
 
 
+@pytest.mark.report("B06", plants="SHIFTED")
 def test_b06_the_recorded_name_is_the_requested_one(ours: Matrix, examine: Examine, twin: Twin) -> None:
     assert verdicts(ours, "cuMemFreeAsync") == {HOOKED}
     taken = {(one.route, one.taken, one.left) for one in ours.ledger if one.allocate == "cuMemAllocAsync"}
@@ -96,12 +102,14 @@ def test_b06_the_recorded_name_is_the_requested_one(ours: Matrix, examine: Exami
     assert {c.note for c in shifted.faults() if c.name == "cuMemAlloc_v2"} == {"reached cuMemFree_v2"}
 
 
+@pytest.mark.report("B07", plants="NO_NVML")
 def test_b07_nvml_is_hooked_in_what_ships(ours: Matrix, examine: Examine, twin: Twin) -> None:
     for route in BY_NAME:
         assert verdicts(ours, "nvmlDeviceGetMemoryInfo", route) == {HOOKED}
     assert "library-lost" in {finding.kind for finding in examine(twin("NO_NVML")).findings}
 
 
+@pytest.mark.report("B08", plants="ABSENT")
 def test_b08_nothing_is_invented_and_generations_stay_apart(ours: Matrix, examine: Examine, twin: Twin) -> None:
     absent = {hook.name for hook in TABLE.hooks if hook.fake == "absent"}
     assert absent
@@ -114,10 +122,12 @@ def test_b08_nothing_is_invented_and_generations_stay_apart(ours: Matrix, examin
     assert {"cuCheckpointOperationComplete"} == {c.name for c in examine(twin("ABSENT")).faults()}
 
 
+@pytest.mark.report("B09", plants="a plug-in that binds deeply")
 def test_b09_deep_binding_is_never_green(ours: Matrix) -> None:
     assert {c.verdict for c in ours.cells if c.host == "plugin-deepbind"} == {OUT}
 
 
+@pytest.mark.report("B13", plants="NEWEST")
 def test_b13_the_variant_is_the_drivers_own_choice(ours: Matrix, examine: Examine, twin: Twin) -> None:
     bases = {base for base, steps in TABLE.resolver().items() if len(steps.legacy) > 1}
     assert len(bases) > 50
@@ -127,6 +137,7 @@ def test_b13_the_variant_is_the_drivers_own_choice(ours: Matrix, examine: Examin
     assert WRONG in verdicts(examine(twin("NEWEST")), "cuMemAlloc", "resolver2")
 
 
+@pytest.mark.report("B14")
 def test_b14_context_creation_by_version(ours: Matrix) -> None:
     """A real driver gives the fourth form from 12050 on: three arguments belong to versions below 11040."""
     answers = {
@@ -143,6 +154,7 @@ def test_b14_context_creation_by_version(ours: Matrix) -> None:
             assert verdicts(ours, name, route) == {HOOKED}, (name, route)
 
 
+@pytest.mark.report("B15", plants="V2_V1_ARGS")
 def test_b15_no_argument_is_lost(ours: Matrix, examine: Examine, twin: Twin) -> None:
     for name in ("nvmlDeviceGetFanSpeed_v2", "nvmlDeviceGetRetiredPages_v2"):
         assert verdicts(ours, name, "dlsym") <= {HOOKED, PASSES}
@@ -150,6 +162,7 @@ def test_b15_no_argument_is_lost(ours: Matrix, examine: Examine, twin: Twin) -> 
     assert {c.note for c in lost.faults() if c.name == "nvmlDeviceGetFanSpeed_v2"} == {"argument 3 arrived changed"}
 
 
+@pytest.mark.report("B16")
 def test_b16_one_name_two_arities(ours: Matrix) -> None:
     assert TABLE.resolve("cuMemcpyBatchAsync", 12080) == (0, "cuMemcpyBatchAsync")
     assert TABLE.resolve("cuMemcpyBatchAsync", 13000) == (0, "cuMemcpyBatchAsync_v2")
@@ -159,6 +172,7 @@ def test_b16_one_name_two_arities(ours: Matrix) -> None:
         assert verdicts(ours, name, "resolver2") == {PASSES}  # untouched: the driver gets exactly what was passed
 
 
+@pytest.mark.report("B18", plants="a legacy name that is the modern function")
 def test_b18_a_legacy_name_stays_legacy(
     compile_c: Compile, native: Path, root: Path, hooklab: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -212,6 +226,7 @@ def forwarding(compile_c: Compile) -> tuple[Path, Path]:
     return program, forwarder
 
 
+@pytest.mark.report("B22")
 def test_b22_a_foreign_next_keeps_its_caller(run: Run, compile_c: Compile, shim: Path) -> None:
     """Its full form is test_next_of_a_foreign_name_keeps_its_caller; here the OpenMP case: a weak name of its own."""
     first = """
@@ -225,16 +240,19 @@ def test_b22_a_foreign_next_keeps_its_caller(run: Run, compile_c: Compile, shim:
     assert run(program, preload=[shim, a]) == run(program, preload=[a]) == ["11"]
 
 
+@pytest.mark.report("B23")
 def test_b23_it_works_from_any_folder(run: Run, native: Path, forwarding: tuple[Path, Path], tmp_path: Path) -> None:
     moved = Path(shutil.copy(native / "libhooklab-preload.so", tmp_path / "elsewhere.so"))
     program, _ = forwarding
     assert run(program) == run(program, preload=[moved]) == ["2 7"]
 
 
+@pytest.mark.report("B23", plants="SELF_BY_PATH")
 def test_b23_an_interposer_that_finds_itself_is_seen(examine: Examine, twin: Twin) -> None:
     assert {c.name for c in examine(twin("SELF_BY_PATH")).faults()} == {"cuMemAlloc_v2"}
 
 
+@pytest.mark.report("B24")
 def test_b24_the_drivers_own_lookups_get_the_driver(run: Run, compile_c: Compile, mini: Path, shim: Path) -> None:
     """Its full form is test_lookups_of_the_driver_find_the_driver; the application's lookup stays hooked meanwhile."""
     asks = compile_c(HOSTS / "asks.c", "-w", name="asks_corpus")
@@ -242,6 +260,7 @@ def test_b24_the_drivers_own_lookups_get_the_driver(run: Run, compile_c: Compile
     assert run(asks, "handle", "cuInit", preload=[shim]) == ["libhooklab-preload.so cuInit"]
 
 
+@pytest.mark.report("B27")
 def test_b27_default_lookups_keep_the_callers_scope(
     run: Run, shim: Path, forwarding: tuple[Path, Path], ours: Matrix
 ) -> None:
@@ -250,10 +269,12 @@ def test_b27_default_lookups_keep_the_callers_scope(
     assert not [finding for finding in ours.findings if finding.kind == "lookup-allocates"]
 
 
+@pytest.mark.report("B27", plants="ALLOCATES")
 def test_b27_a_lookup_that_allocates_is_seen(examine: Examine, twin: Twin) -> None:
     assert "lookup-allocates" in {finding.kind for finding in examine(twin("ALLOCATES")).findings}
 
 
+@pytest.mark.report("B28")
 def test_b28_hundreds_of_lookups_before_init(ours: Matrix) -> None:
     """The plug-in host opens the driver locally and asks for everything before cuInit, none deeper than twice."""
     before = [c for c in ours.cells if c.host == "plugin-local"]
@@ -263,6 +284,7 @@ def test_b28_hundreds_of_lookups_before_init(ours: Matrix) -> None:
     ]
 
 
+@pytest.mark.report("B30")
 def test_b30_a_driver_that_calls_its_own_export(run: Run, compile_c: Compile, shim: Path, tmp_path: Path) -> None:
     flags = ("-shared", "-fPIC", "-w", "-Wl,-soname,libnvidia-ml.so.1")
     library = compile_c(HOSTS / "calling_nvml.c", *flags, name="calling_nvml.so").rename(tmp_path / "libnvidia-ml.so.1")
@@ -270,6 +292,7 @@ def test_b30_a_driver_that_calls_its_own_export(run: Run, compile_c: Compile, sh
     assert run(program, drivers=tmp_path) == run(program, preload=[shim], drivers=tmp_path) == ["0 1"]
 
 
+@pytest.mark.report("B31")
 def test_b31_a_burst_of_nvml_lookups_before_init(run: Run, compile_c: Compile, generated: Path, shim: Path) -> None:
     program = compile_c(HOSTS / "burst.c", "-w", extra=[generated / "hl_names.c"], name="burst")
     there = sum(hook.library == "nvml" for hook in TABLE.hooks)

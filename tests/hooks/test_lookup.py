@@ -79,6 +79,7 @@ def test_code_in_no_object_gets_the_hook(run: Run, asks: Path, shim: Path) -> No
     assert run(asks, "jit", preload=[shim]) == [f"{HOOK} cuInit"]
 
 
+@pytest.mark.report("B24")
 def test_lookups_of_the_driver_find_the_driver(run: Run, asks: Path, shim: Path) -> None:
     expected = ["libcuda.so.1 cuMemAlloc_v2"] * 4
     expected[2] = run(asks, "inside")[2]
@@ -128,6 +129,7 @@ def chain(compile_c: Compile, level: str) -> tuple[Path, list[Path]]:
     return program, libraries
 
 
+@pytest.mark.report("B22")
 def test_next_of_a_foreign_name_keeps_its_caller(run: Run, compile_c: Compile, shim: Path, level: str) -> None:
     program, libraries = chain(compile_c, level)
     assert run(program) == run(program, preload=[shim]) == ["321"]
@@ -135,6 +137,7 @@ def test_next_of_a_foreign_name_keeps_its_caller(run: Run, compile_c: Compile, s
     assert run(program, preload=[second, shim, first]) == run(program, preload=[second, first])
 
 
+@pytest.mark.report("B22", plants="an interposer that forwards by a call")
 def test_a_dlsym_hook_that_loses_its_caller_is_seen(run: Run, compile_c: Compile) -> None:
     program, libraries = chain(compile_c, "-O0")
     lossy = compile_c(HOSTS / "callerless.c", "-shared", "-fPIC", "-w", name="libcallerless.so")

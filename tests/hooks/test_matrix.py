@@ -123,6 +123,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.report("B28", plants="HANGS")
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found_and_named(examine: Examine, twin: Callable[..., Path], fault: str) -> None:
     cells, routes, findings = PLANTED[fault]
@@ -138,6 +139,7 @@ def test_a_planted_fault_is_found_and_named(examine: Examine, twin: Callable[...
         assert kinds(matrix) <= {"ledger-unmeasured", "ledger-uneven"}
 
 
+@pytest.mark.report("B31", plants="SELF_BY_PATH")
 def test_a_planted_crash_leaves_the_other_cases_judged(examine: Examine, twin: Callable[..., Path]) -> None:
     crashed, clean = examine(twin("SELF_BY_PATH")), examine(twin())
     assert len(crashed.cells) == len(clean.cells)

@@ -26,6 +26,7 @@ def kinds(read: static.Library, **options: object) -> set[str]:
     return {finding.kind for finding in static.traits(read, **options) if finding.fault}  # type: ignore[arg-type]
 
 
+@pytest.mark.report("B117", "B118")
 def test_our_shim_has_no_bad_trait_and_misses_nothing(native: Path) -> None:
     read = static.read_library(native / "libhooklab-preload.so")
     assert kinds(read, declared=[hook.name for hook in TABLE.hooks if hook.hooked]) == set()
@@ -89,6 +90,7 @@ def test_what_a_project_promises_and_the_file_lacks(twin: Callable[..., Path]) -
     assert {"declared-not-exported", "library-lost"} <= kinds(static.read_library(twin("NO_NVML")), declared=promised)
 
 
+@pytest.mark.report("B117", "B118", plants="a library that needs the driver")
 @pytest.mark.parametrize(
     ("flags", "text", "kind"),
     [

@@ -337,6 +337,7 @@ def test_a_listener_of_another_user_gives_no_pid(client: Client) -> None:
         os.close(writing)
 
 
+@pytest.mark.report("B95")
 def test_children_of_fork_ask_for_themselves(client: Client, serve: Callable[..., object]) -> None:
     serve(socket=client.socket)
     out = subprocess.run([client.program, "forked"], capture_output=True, text=True, check=True).stdout

@@ -67,6 +67,7 @@ def crowd(command: list[str]) -> tuple[list[tuple[int, int, int, int]], dict[int
     return rows, truth
 
 
+@pytest.mark.report("B113")
 @pytest.mark.parametrize("inside", ["host", "private", "nested twice", "user"])
 def test_three_hundred_at_once(identity: object, serve: Callable[..., object], asker: Path, inside: str) -> None:
     serving = serve("--metrics", "127.0.0.1:0", socket=identity.socket)

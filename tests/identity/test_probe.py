@@ -71,6 +71,7 @@ def crowd(identity: object, node: object, member: Path, *, containers: int, each
     return lines
 
 
+@pytest.mark.report("B93")
 @first_only
 def test_four_containers_of_sixteen(identity: object, member: Path) -> None:
     """They all hold their first context before the first of them goes on: the worst moment there is."""
@@ -92,6 +93,7 @@ def test_four_containers_of_sixteen(identity: object, member: Path) -> None:
         assert {tier for _pid, tier in slots} == {TIER["probe"]}
 
 
+@pytest.mark.report("B93", plants="a lock that other containers do not see")
 @first_only
 def test_a_gate_for_each_container_is_wrong(identity: object, member: Path) -> None:
     """The planted failure: what the experiment above would say with a lock that other containers do not see."""
@@ -103,6 +105,7 @@ def test_a_gate_for_each_container_is_wrong(identity: object, member: Path) -> N
     assert all(guess > 0 for _truth, guess in lines)
 
 
+@pytest.mark.report("B86")
 @pytest.mark.parametrize(
     ("visible", "count"),
     [(None, 2), ("0", 1), ("1", 1), ("1,0", 2), ("0,1", 2), ("uuid:1", 1), ("uuid:1,uuid:0", 2), ("1,-1,0", 1)],
@@ -192,6 +195,7 @@ while True:
     assert found.nvml_success >= 4  # the rest said so, and would be asked again
 
 
+@pytest.mark.report("B101")
 def test_a_dead_owner_of_the_gate(identity: object) -> None:
     """Killed behind the gate by a sequence point: the kernel opens it, the next one passes at once."""
     points = f"{CONSTANTS['HL_POINT_IDENTITY_GATE']}:1:9:0"
@@ -242,6 +246,7 @@ def test_no_nvml_no_answer(identity: object) -> None:
     assert identity.paths().reasons == {"probe: no_nvml": 1}
 
 
+@pytest.mark.report("B86", plants="each call of the experiment fails")
 @pytest.mark.parametrize(
     ("name", "code", "reason"),
     [
@@ -264,6 +269,7 @@ def test_a_call_that_fails(identity: object, name: str, code: int, reason: str) 
     assert ended.devices[0].used == 0
 
 
+@pytest.mark.report("B91", plants="an NVML that names inner PIDs")
 @pytest.mark.parametrize("gate", [{}, {"LIBVGPU_HOST_PROCFS": "/proc"}], ids=["experiment", "procfs"])
 def test_a_driver_that_translates_its_list(
     identity: object, compile_c: Callable[..., Path], native: Path, gate: dict[str, str]

@@ -75,6 +75,7 @@ def test_the_brokers_gate_is_exactly_one(identity: object, serve: Callable[..., 
     assert serving.stop().startswith("stopped: 0 accepted")
 
 
+@pytest.mark.report("B96", plants="a socket that refuses, a procfs without the field")
 def test_the_order_and_every_reason(identity: object) -> None:
     """A sandbox: the socket refuses, its procfs knows no NStgid, the experiment is off: unknown, said with reasons."""
     identity.socket.parent.mkdir(mode=0o711)
@@ -95,6 +96,7 @@ def test_the_order_and_every_reason(identity: object) -> None:
     assert identity.slots() == []
 
 
+@pytest.mark.report("B92", plants="no tier can answer at first")
 def test_unknown_is_not_for_life(identity: object) -> None:
     """The first context comes while no tier can answer; a later one finds the broker there."""
     with identity.start() as node:
@@ -179,6 +181,7 @@ def test_a_learned_context_that_does_not_fit_is_refused(identity: object) -> Non
 
 
 # -- life: fork, exec, ends --
+@pytest.mark.report("B95", plants="a child that inherits what its parent was told")
 def test_a_fork_child_never_has_its_parents_pid(identity: object, serve: Callable[..., object]) -> None:
     """A driver that was initialised does not work in a child of fork; what the child inherits is not its own."""
     serve(socket=identity.socket)

@@ -35,6 +35,7 @@ def test_an_end_by_a_signal(place: Place, number: signal.Signals) -> None:
     place.zero()
 
 
+@pytest.mark.report("B47", "B110")
 @pytest.mark.parametrize("kind", ["fork", "clone"])
 def test_a_child_after_init_owns_nothing_of_its_parent(place: Place, kind: str) -> None:
     life = place.start("init", "alloc", kind, "view", "_exit", "join", "view", "free", "view")

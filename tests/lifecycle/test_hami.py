@@ -55,6 +55,7 @@ def fares(place: Place, life: Any) -> str:
             return "refused" if life.heard("alloc")[0] else "goes"
 
 
+@pytest.mark.report("B98", plants="the same deaths under hami-1.2")
 @pytest.mark.parametrize(
     ("point", "where"),
     [
@@ -109,6 +110,7 @@ def test_bytes_of_a_killed_process_stay_until_somebody_clears(place: Place) -> N
     other.ended()
 
 
+@pytest.mark.report("B51", plants="compaction as hami-1.2 does it")
 def test_a_moved_slot_is_lost_to_its_owner(place: Place) -> None:
     """Two dead at once: the compaction moves a third process's slot and cannot repair that process's own pointer."""
     dead = [start(place, "init", "wait") for _ in range(1)]

@@ -105,6 +105,7 @@ def natives_under_test(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 SAMPLE = [(point, tuple(PLACES)[number % 3], LOCKS[number % 2]) for number, point in enumerate(POINTS)]
 
 
+@pytest.mark.report("B98")
 @pytest.mark.parametrize(("point", "place", "lock"), SAMPLE)
 def test_survivors_go_on(tmp_path: Path, point: str, place: str, lock: str) -> None:
     report, _ = play(tmp_path, scenario_text(point, place, lock))

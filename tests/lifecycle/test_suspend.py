@@ -27,6 +27,7 @@ def silent(life: Any) -> bool:
     return not select.select([life.popen.stdout], [], [], 0)[0]
 
 
+@pytest.mark.report("B112")
 def test_allocations_wait_and_views_and_frees_do_not(place: Place) -> None:
     life = place.start("init", "alloc", "wait", "view", "free", "alloc", "view")
     for word in ("init", "alloc", "waiting"):
@@ -64,6 +65,7 @@ def test_one_that_cannot_hear_is_named(place: Place) -> None:
     wait_status_all(place.region, suspended=False, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.report("B112", plants="a program with handlers of its own")
 @pytest.mark.parametrize("how", ["own", "off"])
 def test_one_with_handlers_of_its_own_is_never_sent_a_signal(place: Place, how: str) -> None:
     life = place.start(

@@ -131,6 +131,7 @@ def test_memory_with_a_context(node: NodeServer, tenant: Any, probe: Probe) -> N
     assert seen["bar1"] == [0, 274877906944, 554172416]
 
 
+@pytest.mark.report("B120")
 def test_a_wrong_version_is_refused_untouched(node: NodeServer, probe: Probe) -> None:
     seen = probe(node, "memory")
     for version in ("0x0", "0x1", "0x1000028", "0x2000020", "0xffffffff"):
@@ -228,6 +229,7 @@ def test_a_lost_device(node: NodeServer, guest_environment: Callable[..., dict[s
     assert seen["name"] == LOST
 
 
+@pytest.mark.report("B125")
 @pytest.mark.parametrize(
     ("code", "words"),
     [(0, "Success"), (1, "Uninitialized"), (6, "Not Found"), (7, "Insufficient Size"), (999, "Unknown Error")],

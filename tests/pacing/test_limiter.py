@@ -21,6 +21,7 @@ def why(slot: Any, reason: str) -> int:
     return int(slot["unpaced_why"][REGION[f"HL_UNPACED_{reason}"]])
 
 
+@pytest.mark.report("B78", plants="no core limit")
 def test_without_a_core_limit_nothing_is_looked_at(lab: Any) -> None:
     played = lab.play(seconds=0.1)
     assert played.slot["pacing_state"] == REGION["HL_PACING_NONE"]
@@ -31,6 +32,7 @@ def test_without_a_core_limit_nothing_is_looked_at(lab: Any) -> None:
     assert not len(lab.events("PACE"))
 
 
+@pytest.mark.report("B75", "B76")
 @pytest.mark.parametrize("pattern", ENTRIES)
 def test_every_entry_is_paced_alike(lab: Any, pattern: str) -> None:
     played = lab.play(pattern, CUDA_DEVICE_SM_LIMIT="30")
@@ -58,12 +60,14 @@ def test_order_of_a_launch(lab: Any) -> None:
         assert limiter <= call
 
 
+@pytest.mark.report("B78", plants="the policy says disable")
 def test_policies_of_hami_keep_their_meaning(lab: Any) -> None:
     off = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", GPU_CORE_UTILIZATION_POLICY="disable")
     assert off.slot["pacing_state"] == REGION["HL_PACING_OFF"]
     assert not off.slot["paced"].any()
 
 
+@pytest.mark.report("B78", plants="a monitor has switched pacing off")
 def test_a_monitor_may_switch_pacing_off_unless_forced(lab: Any) -> None:
     from lab.region import Region
 
@@ -84,6 +88,7 @@ def test_a_monitor_may_switch_pacing_off_unless_forced(lab: Any) -> None:
     assert not forced.slot["unpaced"].any()
 
 
+@pytest.mark.report("B78", plants="a policy that raises")
 def test_a_policy_that_fails_lets_launches_pass_and_counts_them(lab: Any, tmp_path: Path) -> None:
     policy = tmp_path / "broken.py"
     policy.write_text(
@@ -99,6 +104,7 @@ def test_a_policy_that_fails_lets_launches_pass_and_counts_them(lab: Any, tmp_pa
     assert "ZeroDivisionError" in played.err
 
 
+@pytest.mark.report("B78", plants="no such policy")
 def test_an_unknown_policy_is_said_and_counted(lab: Any) -> None:
     played = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_PACING="no-such")
     assert played.slot["pacing_state"] == REGION["HL_PACING_ABSENT"]

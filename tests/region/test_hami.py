@@ -61,6 +61,7 @@ def test_what_has_no_text_is_an_error() -> None:
         emit("hami-1.2", "cobol")
 
 
+@pytest.mark.report("B113")
 @pytest.mark.parametrize(
     "count", [1, 64, pytest.param(128, marks=pytest.mark.full), pytest.param(256, marks=pytest.mark.full)]
 )
@@ -68,11 +69,13 @@ def test_many_register_at_once(passes: Run, count: int) -> None:
     assert int(passes("members", count).stdout) > 0
 
 
+@pytest.mark.report("B50")
 @pytest.mark.sanitize
 def test_no_torn_read_where_changes_are_made_under_the_lock(passes: Run, sanitizer: str) -> None:
     assert passes("torn", "hooklab", 2_000 if sanitizer else 50_000).stdout.split()[1] == "0"
 
 
+@pytest.mark.report("B50", plants="two writers on one slot of hami-1.2")
 def test_a_torn_read_by_two_writers(passes: Run) -> None:
     """HAMi's sequence number counts writers, it does not keep a second one out: the reader believes a half change."""
     reads, torn = map(int, passes("torn", "hami", 500_000_000).stdout.split())

@@ -56,6 +56,7 @@ def test_every_unit_is_listed(region_program: Callable[[str], object]) -> None:
     assert listed == [*UNITS, *PLANTED]
 
 
+@pytest.mark.report("B101", "B103", "B110")
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", UNITS)
 def test_unit(passes: Run, name: str) -> None:
@@ -73,6 +74,7 @@ def test_planted_failures_are_caught(run_region: Run, sanitizer: str, name: str,
         assert run_region("units", name).returncode == 0  # only its sanitizer can see it
 
 
+@pytest.mark.report("B99", "B103", "B104")
 @pytest.mark.parametrize("lock", ["robust", "file"])
 @pytest.mark.parametrize("work", STEPPED)
 def test_killed_at_any_instruction(passes: Run, sanitizer: str, lock: str, work: str) -> None:
@@ -88,6 +90,7 @@ def test_killed_at_every_instruction(passes: Run, lock: str, work: str) -> None:
     passes("killsteps", lock, work, 7 if work in ("context", "bury", "leave") else 1, timeout=600)
 
 
+@pytest.mark.report("B99", plants="a byte lost by a death")
 @pytest.mark.parametrize("work", ["reserve", "make"])
 def test_a_lost_byte_is_noticed_after_a_death(run_region: Run, work: str) -> None:
     done = run_region("killsteps", "robust", work, 50, "plant")
@@ -95,6 +98,7 @@ def test_a_lost_byte_is_noticed_after_a_death(run_region: Run, work: str) -> Non
     assert "expected" in done.stderr
 
 
+@pytest.mark.report("B45", "B50")
 @pytest.mark.sanitize
 @pytest.mark.parametrize("mode", ["reserve", "double-check"])
 @pytest.mark.parametrize("lock", ["robust", "file", "namespaces"])
@@ -109,6 +113,7 @@ def test_stress_with_ten_thousand_operations(passes: Run, seed: int, lock: str) 
         passes("stress", lock, "reserve", 16, 4, 10000, seed + more, timeout=600)
 
 
+@pytest.mark.report("B45", plants="a byte taken from the books")
 def test_stress_finds_a_byte_that_nobody_accounts_for(run_region: Run, seed: int) -> None:
     done = run_region("stress", "robust", "reserve", 8, 2, 200, seed, "plant")
     assert done.returncode != 0
@@ -133,9 +138,11 @@ def test_a_robust_region_belongs_to_one_pid_namespace(passes: Run) -> None:
     passes("crowd", "namespace")
 
 
+@pytest.mark.report("B104")
 def test_a_killed_waiter_hands_no_lock_on(passes: Run) -> None:
     passes("waiters", "file")
 
 
+@pytest.mark.report("B103", "B104", plants="a robust mutex across PID namespaces")
 def test_a_robust_mutex_across_namespaces_does(passes: Run) -> None:
     passes("waiters", "robust-misuse")

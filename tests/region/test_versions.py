@@ -49,6 +49,7 @@ def test_an_older_writers_shorter_file_is_refused(run_region: Run, region: Path)
         HamiRegion(region)
 
 
+@pytest.mark.report("B107", plants="a version or layout of another build")
 @pytest.mark.parametrize(("field", "value"), [("major", 2), ("minor", 1), ("minor", 3)])
 def test_versions_that_disagree_are_refused(run_region: Run, region: Path, field: str, value: int) -> None:
     """Outcome: an error of the opener (HAMi only logs it and goes on); readers still read and say which version."""

@@ -12,6 +12,7 @@ HOSTS = Path(__file__).parents[1] / "native" / "shim"
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "4g", "HOOKLAB_CONTEXT_BYTES": str(512 << 20)}
 
 
+@pytest.mark.report("B115")
 @pytest.mark.parametrize("limits", [LIMIT, {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "unset"}], ids=["limit", "nothing"])
 def test_results_and_errno_are_the_drivers(
     lab, compile_c: Callable[..., Path], native: Path, limits: dict[str, str]
@@ -24,6 +25,7 @@ def test_results_and_errno_are_the_drivers(
     assert [errno for _, errno in hooked.said[0]] == [77] * len(hooked.said[0])
 
 
+@pytest.mark.report("B115", "B117")
 def test_a_program_that_uses_no_gpu_sees_no_difference(lab) -> None:
     script = ["/bin/sh", "-c", "echo '[1]'; test -e \"$CUDA_DEVICE_MEMORY_SHARED_CACHE\" && echo '[2]'; true"]
     ended = lab.run(script, **LIMIT)

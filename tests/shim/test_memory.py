@@ -150,6 +150,7 @@ def test_a_context_beyond_the_limit_is_refused_before_the_driver_makes_it(lab) -
     assert lab.node.snapshot().devices[0].peak == 0
 
 
+@pytest.mark.report("B47")
 def test_threads_retaining_at_once_charge_one_context(lab) -> None:
     script = """
 assert init() == 0

@@ -49,6 +49,7 @@ def test_a_device_that_cuda_does_not_see_is_shown_as_it_is(lab) -> None:
     assert lab.guest("say(nvml()[1].total)", CUDA_VISIBLE_DEVICES="-1", **LIMIT).said == card != [4 * GIB]
 
 
+@pytest.mark.report("B32")
 def test_every_output_is_optional(lab) -> None:
     script = """
 assert start() == 0

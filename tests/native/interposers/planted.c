@@ -19,6 +19,8 @@
  *   ZERO_IS_NOTHING      a limit of zero is a total of zero
  *   ORDINALS             devices of the node and of the program are one numbering
  *   NEVER_BURIED         what a dead process held stays charged
+ *   OTHERS_SLOT          after a newcomer, an older process writes into a slot that is no longer its own
+ *   LENIENT              a limit that cannot be read is no limit
  *   OVER_IS_ERROR        more in use than the limit is an error of the query
  *   LOCK_IN_DRIVER       a lock of the container is held across the driver's call
  *   HOST_CHARGED         what lies in the host's memory is charged to the device
@@ -246,6 +248,16 @@ EXPORT int cuDeviceTotalMem_v2(size_t *total, int device) {
 }
 #endif
 
+#ifdef LENIENT
+#define WRAPS(X) X(cuDevicePrimaryCtxRetain) X(cuMemAlloc_v2)
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
+    return REAL(cuDevicePrimaryCtxRetain, (void **, int))(context, device);
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
 #ifdef ORDINALS
 /* Usage is written at the place of the node's device and read at that of the program's. */
 #define WRAPS(X) X(cuMemAlloc_v2)
@@ -254,8 +266,7 @@ EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
 }
 #endif
 
-#ifdef NEVER_BURIED
-#define WRAPS(X) X(cuMemAlloc_v2) X(cuMemFree_v2)
+#if defined(NEVER_BURIED) || defined(OTHERS_SLOT)
 static _Atomic number *shared(void) {
     static _Atomic number *counter;
     char path[4096];
@@ -267,6 +278,23 @@ static _Atomic number *shared(void) {
     close(file);
     return counter;
 }
+#endif
+
+#ifdef OTHERS_SLOT
+#define WRAPS(X) X(cuInit) X(cuMemAlloc_v2)
+static number own;
+EXPORT int cuInit(unsigned flags) {
+    own = ++*shared();
+    return NEXT(cuInit, (unsigned))(flags);
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    if (*shared() > own) return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
+#ifdef NEVER_BURIED
+#define WRAPS(X) X(cuMemAlloc_v2) X(cuMemFree_v2)
 EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
     size_t total = 0;
     NEXT(cuMemGetInfo_v2, (size_t *, size_t *))(NULL, &total);

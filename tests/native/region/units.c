@@ -315,7 +315,7 @@ static void orphan(int robust) {
     CHECK(read(ready[0], &byte, 1) == 1);
     kill(parent, SIGKILL);
     kit_wait(parent);
-    struct hl_ledger_config config = kit_config(region_path, robust, 1);
+    struct hl_ledger_config config = kit_config(region_path, robust, 100 * MIB);
     kit_open(&config);
     EQUAL(kit_take(0, 100 * MIB, 0x1000, 1), 0);
 }
