@@ -120,10 +120,12 @@ def test_two_cards_are_two_memories(guest_environment: Any, play: Callable[..., 
     )
     with NodeServer(gpus=["t4-16g", "a100-40g"], containers=["tenant"]) as node:
         # The bigger card's memory is not cut to the smaller one's.
-        assert play(node, program) == [[[1 << 30, 2 << 30], [0, 1], [5, 6], 0]]
+        by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        assert play(node, program, **by_bus) == [[[1 << 30, 2 << 30], [0, 1], [5, 6], 0]]
         swapped = play(
             node,
             "start()\nn = c.c_int()\nt = size(0)\ncall('cuDeviceTotalMem_v2', at(t), 0)\ntell(t.value)",
             CUDA_VISIBLE_DEVICES="1,0",
+            **by_bus,
         )
         assert swapped == [[node.snapshot().devices[1].total_bytes]]

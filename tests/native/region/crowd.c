@@ -115,11 +115,11 @@ static void refused_here(void) {
 }
 
 static void taken_here(void) {
-    struct hl_ledger_config config = kit_config(region_path, 1, 7);
+    struct hl_ledger_config config = kit_config(region_path, 1, 200 * MIB);
     kit_open(&config);
     EQUAL(hl_ledger_used(0), 0);
-    EQUAL(hl_ledger_limit(0), 100 * MIB);
-    CHECK(!kit_take(0, 100 * MIB, 0x1000, 1)); /* dies with it */
+    EQUAL(hl_ledger_limit(0), 200 * MIB);      /* nobody lives in it: its own */
+    CHECK(!kit_take(0, 200 * MIB, 0x1000, 1)); /* dies with it */
 }
 
 static int name_space(void) {
