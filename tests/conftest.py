@@ -178,6 +178,21 @@ def compile_c(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     return build
 
 
+@pytest.fixture(scope="session")
+def planted(compile_c: Callable[..., Path]) -> Callable[[str], Path]:
+    """`planted("NULL_OUTPUT")`: a library before our shim that has one fault of public interposers, or `NONE`."""
+    source, tables = ROOT / "tests/native/interposers/planted.c", ROOT / "shim/preload/tables.c"
+    flags = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
+    made: dict[str, Path] = {}
+
+    def build(fault: str) -> Path:
+        if fault not in made:
+            made[fault] = compile_c(source, *flags, f"-D{fault}", extra=[tables], name=f"planted-{fault.lower()}.so")
+        return made[fault]
+
+    return build
+
+
 def compiler() -> list[str]:
     """The C compiler of this machine."""
     return shlex.split(os.environ.get("CC", "cc"))

@@ -110,10 +110,9 @@ static void compare_limits(const struct hl_ledger_config *config) {
     for (int device = 0; device < HL_REGION_DEVICES; device++) {
         uint64_t asked = config->limit[device], kept = load(&region.device[device].limit);
         if (!asked || asked == kept) continue;
-        snprintf(
-            line, sizeof line,
-            "device %d: the region's limit of %llu bytes applies, not this process's %llu: others live in it",
-            device, (unsigned long long)kept, (unsigned long long)asked);
+        snprintf(line, sizeof line,
+                 "device %d: the region's limit of %llu bytes applies, not this process's %llu: others live in it",
+                 device, (unsigned long long)kept, (unsigned long long)asked);
         say(line);
     }
 }
@@ -135,6 +134,14 @@ static int open_locked(const struct hl_ledger_config *config) {
     if (!problem) problem = hl_region_open(&region, is_hami ? NULL : config->path, &fresh, why_line);
     if (problem) return problem;
     if (!is_hami) compare_limits(config);
+    if (hl_region_is_remote(&region)) {
+        char line[1200];
+        snprintf(line, sizeof line,
+                 "%s lies on a network file system, whose locks may be granted late when their owner dies; give a path "
+                 "on a local one",
+                 config->path);
+        say(line);
+    }
     phase(HL_PHASE_REGION_ACQUIRED);
     HL_POINT(GATE);
     problem = own_page();

@@ -49,6 +49,7 @@ enum { HL_WHY_BYTES = 1400 };
 /* region_file.c: 0 or -errno, then why (HL_WHY_BYTES) holds one line. On success the gate is held. */
 int hl_region_open(struct hl_region *region, const char *path, const struct hl_region_new *fresh, char *why);
 void hl_region_unmap(struct hl_region *region);
+int hl_region_is_remote(const struct hl_region *region); /* on a file system of another machine */
 /* A new description of the mapped file, close-on-exec and high up; or -errno. */
 int hl_region_describe(const struct hl_region *region);
 int hl_region_fork_child(struct hl_region *region); /* drops what belongs to the parent; 0 or -errno */

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -284,6 +285,21 @@ int hl_region_open(struct hl_region *region, const char *path, const struct hl_r
     if (!problem && fresh->create && !make) renew_limits(region, fresh);
     if (problem) hl_region_unmap(region);
     return problem;
+}
+
+int hl_region_is_remote(const struct hl_region *region) {
+    static const unsigned long remote[] = {0x6969 /* NFS */,
+                                           0xFF534D42 /* CIFS */,
+                                           0xFE534D42 /* SMB */,
+                                           0x517B /* SMB, old */,
+                                           0x5346414F /* AFS */,
+                                           0x00C36400 /* Ceph */,
+                                           0x0BD00BD0 /* Lustre */};
+    struct statfs info;
+    if (region->fd < 0 || fstatfs(region->fd, &info)) return 0;
+    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++)
+        if (((unsigned long)info.f_type & 0xFFFFFFFFu) == remote[i]) return 1;
+    return 0;
 }
 
 void hl_region_unmap(struct hl_region *region) {

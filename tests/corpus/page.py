@@ -28,9 +28,9 @@ HEAD = """# Public reports
 
 {total} reports by people who build or use GPU-sharing interposers, and what reproduces each of them here without a
 GPU: {scenarios} by a scenario (`hooklab run @corpus`, any interposer), {tests} by a test. The right value is what the
-scenario or test expects; where reports disagree, [decisions.md](decisions.md) settles it. The verdict is that of the built-in
-interposer (fake-driver, `simulated` where the scenario says so). *Planted* is a fault with which the scenario or test
-fails: one of `tests/native/interposers/planted.c`, a change of the scenario, or what the test says.
+scenario or test expects; where reports disagree, [decisions.md](decisions.md) settles it. The verdict is that of the
+built-in interposer (fake-driver, `simulated` where the scenario says so). *Planted* is a fault with which the scenario
+or test fails: one of `tests/native/interposers/planted.c`, a change of the scenario, or what the test says.
 
 | id | public report | about | scenario or test | verdict | planted |
 |---|---|---|---|---|---|

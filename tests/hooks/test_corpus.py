@@ -197,6 +197,16 @@ def test_b18_a_legacy_name_stays_legacy(
         }"""
     program = compile_c(text, "-w", "-fno-builtin", f"-L{native}/fake", "-l:libcuda.so.1", name="ranges")
     assert hooklab("exec", "--", program).stdout.splitlines()[-1] == "0 1 1 1"
+    alike = """
+        int cuMemGetAddressRange_v2(unsigned long long *, unsigned long *, unsigned long long);
+        int cuMemGetAddressRange(unsigned long long *base, unsigned long *size, unsigned long long pointer);
+        int cuMemGetAddressRange(unsigned long long *base, unsigned long *size, unsigned long long pointer) {
+            (void)pointer, *base = *size = 1;
+            return 0;
+        }"""
+    planted = compile_c(alike, "-w", "-shared", "-fPIC", name="libalike.so")
+    done = hooklab("exec", "--interposer", planted, "--", program)
+    assert done.stdout.splitlines()[-1].split()[2] == "0"  # the legacy name takes a modern pointer: seen
 
 
 @pytest.fixture(scope="session")

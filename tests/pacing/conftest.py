@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,10 @@ class Lab:
         self.folder, self.native, self._environment = folder, native, environment
         self.recorder = Recorder(folder / "history", capacity=200_000)
 
-    def play(self, pattern: str = "async", *, seconds: float = 0.5, **variables: str) -> Played:
+    def play(
+        self, pattern: str = "async", *, seconds: float = 0.5, before: Sequence[Path] = (), **variables: str
+    ) -> Played:
+        """``before``: libraries preloaded before the shim."""
         region = self.folder / "region"
         given = {
             **self.node.environment,
@@ -48,7 +51,7 @@ class Lab:
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(region),
             **variables,
         }
-        environment = self._environment(self.native / "libhooklab-preload.so", **given)
+        environment = self._environment(*before, self.native / "libhooklab-preload.so", **given)
         command = [str(self.native / "hooklab-bench"), "--load", f"pattern={pattern}", f"seconds={seconds}"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr

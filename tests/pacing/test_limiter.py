@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ def test_every_entry_is_paced_alike(lab: Any, pattern: str) -> None:
     assert played.slot["leases"]
     wall = played.report["ended_ns"] - played.report["began_ns"]
     assert played.device["measured"] < wall * 0.6  # unlimited it is the whole time
+
+
+@pytest.mark.report("B75", "B76", plants="PAST_LIMITER")
+@pytest.mark.parametrize("pattern", ["cooperative", "graph"])
+def test_an_entry_past_the_limiter_is_seen(lab: Any, planted: Callable[[str], Path], pattern: str) -> None:
+    played = lab.play(pattern, seconds=0.001, before=[planted("PAST_LIMITER")], CUDA_DEVICE_SM_LIMIT="30")
+    assert played.report["launches"] > paced(played.slot, ENTRIES[pattern]) == 0
 
 
 def test_order_of_a_launch(lab: Any) -> None:

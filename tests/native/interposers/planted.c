@@ -30,6 +30,8 @@
  *   ANY_VERSION          a structure of any version is filled
  *   NVML_IDLE            NVML's view knows nothing of what CUDA allocates
  *   NO_NEWS_IS_ZERO      no samples since the time asked is a load of zero
+ *   PAST_LIMITER         cooperative launches and graphs go past the limiter
+ *   TALKS                a line on standard output for each process
  *   OWN_NAMES            an unknown code has a name */
 #include "../../../shim/preload/tables.h"
 
@@ -401,6 +403,25 @@ EXPORT int nvmlDeviceGetProcessUtilization(void *device, void *samples, unsigned
         NEXT(nvmlDeviceGetProcessUtilization, (void *, void *, unsigned *, number))(device, samples, count, since);
     if (result) *count = 0;
     return 0;
+}
+#endif
+
+#ifdef PAST_LIMITER
+#define WRAPS(X) X(cuLaunchCooperativeKernel) X(cuGraphLaunch)
+EXPORT int cuLaunchCooperativeKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c,
+                                     unsigned shared, void *stream, void **parameters) {
+    return REAL(cuLaunchCooperativeKernel,
+                (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **))(
+        f, x, y, z, a, b, c, shared, stream, parameters);
+}
+EXPORT int cuGraphLaunch(void *graph, void *stream) { return REAL(cuGraphLaunch, (void *, void *))(graph, stream); }
+#endif
+
+#ifdef TALKS
+#define WRAPS(X) X(cuInit)
+EXPORT int cuInit(unsigned flags) {
+    puts("[interposer]: initialised");
+    return NEXT(cuInit, (unsigned))(flags);
 }
 #endif
 
