@@ -10,6 +10,7 @@
  *     bNAME:SIZE:FILL:OUTS   a buffer of SIZE bytes, called NAME unless that is empty. FILL is WIDTH@OFFSET=VALUE/...
  *                     with a number or rNAME as value; OUTS is NAME@OFFSET/... of eight bytes to read afterwards */
 #include "caller.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ enum {
     REGISTERS = 8,
 #endif
     STACKED = 16,
-    ITEMS = 24
+    ITEMS = 24,
+    CARRIED = 4096
 };
 
 struct item {
@@ -213,6 +215,50 @@ void step_call(const struct play *play, struct outcome *out) {
         out->result = jump(function, &frame);
         for (int i = 0; i < count; i++) collect(&items[i], outs[i], out, &results);
     }
+}
+
+/* Where one process leaves what another takes: beside the step programs of the run. */
+static FILE *handed(const struct play *play, const char *mode) {
+    char path[4096];
+    const char *slash = strrchr(play->program->path, '/');
+    int folder = slash ? (int)(slash - play->program->path + 1) : 0;
+    snprintf(path, sizeof path, "%.*shanded-%s", folder, play->program->path, step_text(play->step, "what", ""));
+    return fopen(path, mode);
+}
+
+void step_give(const struct play *play, struct outcome *out) {
+    struct object *object = named(step_text(play->step, "what", ""));
+    if (!object) {
+        out->result = STEP_SKIPPED;
+        return;
+    }
+    int buffer = object->kind == OBJECT_VALUE && object->bytes;
+    const void *from = buffer ? (const void *)(uintptr_t)object->handle : &object->handle; /* NOLINT: our buffer */
+    size_t size = buffer ? object->bytes : sizeof object->handle;
+    FILE *file = handed(play, "we");
+    if (!file || fputc(buffer ? 'b' : 'v', file) == EOF || fwrite(from, 1, size, file) != size) out->result = errno;
+    if (file && fclose(file)) out->result = errno;
+}
+
+void step_take(const struct play *play, struct outcome *out) {
+    const char *what = step_text(play->step, "what", "");
+    uint8_t *bytes = calloc(1, CARRIED + 1);
+    FILE *file = handed(play, "re");
+    size_t size = file && bytes ? fread(bytes, 1, CARRIED + 1, file) : 0;
+    if (file) fclose(file);
+    if (size < 2) {
+        free(bytes);
+        out->result = STEP_SKIPPED;
+        return;
+    }
+    word value = 0;
+    if (*bytes == 'b') { /* lives as long as its name, which is the program's */
+        bind(what, (word)(uintptr_t)(bytes + 1), size - 1);
+        return;
+    }
+    memcpy(&value, bytes + 1, sizeof value);
+    bind(what, value, 0);
+    free(bytes);
 }
 
 void step_repeat(const struct play *play, struct outcome *out) {

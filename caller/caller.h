@@ -188,6 +188,8 @@ void step_fork(const struct play *, struct outcome *);
 void step_exec(const struct play *, struct outcome *);
 void step_parallel(const struct play *, struct outcome *);
 void step_call(const struct play *, struct outcome *);
+void step_give(const struct play *, struct outcome *);
+void step_take(const struct play *, struct outcome *);
 void step_repeat(const struct play *, struct outcome *);
 void step_signal(const struct play *, struct outcome *);
 void step_exit(const struct play *, struct outcome *);

@@ -19,7 +19,7 @@ static const struct operation {
     {"lookup", step_lookup, 0, 0}, {"random", step_random, 1, 0},   {"barrier", step_barrier, 0, 0},
     {"fork", step_fork, 0, 0},     {"exec", step_exec, 0, 0},       {"parallel", step_parallel, 0, 0},
     {"signal", step_signal, 0, 1}, {"exit", step_exit, 0, 1},       {"call", step_call, 0, 0},
-    {"repeat", step_repeat, 0, 0},
+    {"repeat", step_repeat, 0, 0}, {"give", step_give, 0, 0},       {"take", step_take, 0, 0},
 };
 
 static const struct operation *operation_of(const char *name) {

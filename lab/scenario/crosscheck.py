@@ -71,6 +71,8 @@ SHORT = {  # op or check -> the key that a bare value stands for: `free: x` is `
     "parallel": "threads",
     "repeat": "count",
     "call": "name",
+    "give": "what",
+    "take": "what",
     "signal": "signal",
     "exit": "code",
     "never_above": "memory",
@@ -234,6 +236,14 @@ def _steps_of(group: _Group, report: Report) -> None:
         if step.op == "call":
             _call(step, {*values, *(name for known in made.values() for name in known)}, report)
             values |= set(arguments.makes(step.arguments.get("with")))
+        if step.op == "take":
+            values.add(str(step.arguments.get("what")))
+        if step.op == "give":
+            given, there = step.arguments.get("what"), {*values, *(name for one in made.values() for name in one)}
+            if given not in there:
+                report(
+                    (*step.path, "what"), f"{given!r} is what no step before it got{vocabulary.nearest(given, there)}"
+                )
         for argument, kind in REFERENCES.get(step.op, {}).items():
             name = step.arguments.get(argument)
             if isinstance(name, str) and name not in made[kind]:

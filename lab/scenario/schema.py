@@ -327,6 +327,7 @@ class Fork(StepForm):
 
     steps: list[StepItem] = Field(min_length=1, description="what the child does")
     wait: bool = Field(default=True, description="wait for the child")
+    raw: bool = Field(default=False, description="a bare clone, past libc: no fork handlers run")
 
 
 class Exec(StepForm):
@@ -366,6 +367,18 @@ class Call(CallForm):
     with_: list[Argument] = Field(default=[], alias="with", description="its arguments, all of them")
 
 
+class Give(StepForm):
+    """Leaves what a step of this process got for another process of the run. `give: x` for short."""
+
+    what: Name = Field(description="a name that an earlier step made: a value, an allocation or a buffer")
+
+
+class Take(StepForm):
+    """Takes what another process gave under this name; a barrier says when it is there. `take: x` for short."""
+
+    what: Name = Field(description="the name; later steps use it like an output of their own")
+
+
 class Raise(StepForm):
     """The process sends itself a signal. `signal: SIGTERM` for short."""
 
@@ -402,6 +415,8 @@ class StepItemForm(Form):
     parallel: Annotated[Parallel | None, _short("parallel")] = None
     repeat: Annotated[Repeat | None, _short("repeat")] = None
     call: Annotated[Call | None, _short("call")] = None
+    give: Annotated[Give | None, _short("give")] = None
+    take: Annotated[Take | None, _short("take")] = None
     signal: Annotated[Raise | None, _short("signal")] = None
     exit: Annotated[Exit | None, _short("exit")] = None
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.sanitize
 ROUTES = ("link", "dlsym", "default", "next", "dlvsym", "getproc", "getproc1")
 MIB = 1 << 20
 CUDA_ERROR_INVALID_VALUE = 1
+CUDA_ERROR_NOT_INITIALIZED = 3
 CUDA_ERROR_INVALID_CONTEXT = 201
 
 
@@ -366,6 +367,22 @@ def test_a_buffer_by_value_and_what_was_never_got(play: Play) -> None:
         (5, skipped()),
         (6, skipped()),
     ]
+
+
+def test_what_one_gives_another_takes(play: Play) -> None:
+    """Another process opens the buffer by its handle; what was never given is skipped."""
+    maker = play(
+        "init",
+        "context op=retain",
+        f"call name=cuMemAlloc_v2 with=ox:0,n{4 * MIB}",
+        "call name=cuIpcGetMemHandle with=bhandle:64::,rx",
+        "give what=handle",
+        "give what=x",
+        "give what=nothing",
+    )
+    assert maker.results() == [*[(step, 0) for step in range(6)], (6, skipped())]
+    taker = play("take what=x", "take what=handle", "call name=cuMemFree_v2 with=rx", "take what=nothing")
+    assert taker.results() == [(0, 0), (1, 0), (2, CUDA_ERROR_NOT_INITIALIZED), (3, skipped())]
 
 
 def test_repeat_plays_its_steps_again(play: Play) -> None:

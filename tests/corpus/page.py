@@ -2,8 +2,8 @@
 
     python tests/corpus/page.py > docs/corpus.md
 
-plays the scenarios that name a report and writes the page. Tests name theirs by a mark: `report("B50")`, and the one
-that plants the fault `report("B50", plants="two writers on one slot")`. Marks are read from the source, not collected.
+plays the scenarios that name a report and writes the page. Tests name theirs by a mark: `report("B50")`, and one
+that plants a fault `report("B50", plants="two writers on one slot")`. Marks are read from the source, not collected.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lab.scenario.load import load
 from lab.scenario.model import Planted, Scenario
 
 HERE = Path(__file__).parent
+REASONS = ("gpu", "not_exposable", "not_yet")
 TESTS = HERE.parent
 HEAD = """# Public reports
 
@@ -78,10 +79,9 @@ def rows(verdicts: Mapping[str, str]) -> dict[str, Row]:
             found[report].scenarios[file] = verdicts[file]
             found[report].planted += [_planted(one) for one in runs[0].planted]
     for report, test, plants in marks():
+        found[report].tests.append(test)
         if plants:
-            found[report].planted.append(f"{plants} (`{test}`)")
-        else:
-            found[report].tests.append(test)
+            found[report].planted.append(plants)
     return found
 
 
@@ -97,11 +97,9 @@ def text(verdicts: Mapping[str, str]) -> str:
     lines = [HEAD.format(total=len(known), scenarios=by_scenario, tests=by_test)]
     for report, row in table.items():
         about = known[report]
-        reason = next(
-            (f"{key.replace('_', ' ')}: {about[key]}" for key in ("gpu", "not_exposable") if key in about), ""
-        )
+        reason = next((f"{key.replace('_', ' ')}: {about[key]}" for key in REASONS if key in about), "")
         said = ["`scenarios/" + file + "`" for file in row.scenarios] + [f"`{test}`" for test in row.tests]
-        verdict = " ".join(dict.fromkeys([*row.scenarios.values(), *(["passes"] if row.tests else [])]))
+        verdict = ", ".join(dict.fromkeys([*row.scenarios.values(), *(["passes"] if row.tests else [])]))
         cells = (
             report,
             about["ref"],

@@ -127,7 +127,7 @@ def test_b09_deep_binding_is_never_green(ours: Matrix) -> None:
     assert {c.verdict for c in ours.cells if c.host == "plugin-deepbind"} == {OUT}
 
 
-@pytest.mark.report("B13", plants="NEWEST")
+@pytest.mark.report("B13", "B14", "B16", plants="NEWEST")
 def test_b13_the_variant_is_the_drivers_own_choice(ours: Matrix, examine: Examine, twin: Twin) -> None:
     bases = {base for base, steps in TABLE.resolver().items() if len(steps.legacy) > 1}
     assert len(bases) > 50
@@ -294,12 +294,25 @@ def test_b28_hundreds_of_lookups_before_init(ours: Matrix) -> None:
     ]
 
 
-@pytest.mark.report("B30")
+@pytest.mark.report("B30", plants="a start that is guarded against itself")
 def test_b30_a_driver_that_calls_its_own_export(run: Run, compile_c: Compile, shim: Path, tmp_path: Path) -> None:
     flags = ("-shared", "-fPIC", "-w", "-Wl,-soname,libnvidia-ml.so.1")
     library = compile_c(HOSTS / "calling_nvml.c", *flags, name="calling_nvml.so").rename(tmp_path / "libnvidia-ml.so.1")
     program = compile_c(HOSTS / "inits.c", "-w", str(library), name="inits")
     assert run(program, drivers=tmp_path) == run(program, preload=[shim], drivers=tmp_path) == ["0 1"]
+    guarded = """
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        static int inside;
+        int nvmlInit_v2(void) {
+            inside = 1;
+            return ((int (*)(void))dlsym(RTLD_NEXT, "nvmlInit_v2"))();
+        }
+        int nvmlInitWithFlags(unsigned flags) {
+            return inside ? 999 : ((int (*)(unsigned))dlsym(RTLD_NEXT, "nvmlInitWithFlags"))(flags);
+        }"""
+    planted = compile_c(guarded, "-w", "-shared", "-fPIC", name="libguarded.so")
+    assert run(program, preload=[planted], drivers=tmp_path) == ["999 0"]
 
 
 @pytest.mark.report("B31")

@@ -153,6 +153,7 @@ MISTAKES = [  # (text in the good file, what replaces it, position, part of the 
     ("free: x", "call: {name: cuIpcOpenMemHandle_v2, with: [{out: p}, x, 0]}", "14:66", "{value: NAME}"),
     ("free: x", "call: {name: cuMemFree_v2, with: [{struct: {8: 1}, size: 8}]}", "14:47", "no offset within 8 bytes"),
     ("free: x", "call: {name: cuMemFree_v2, with: [{outt: a}]}", "14:47", "an argument is"),
+    ("free: x", "give: y", "14:19", "'y' is what no step before it got"),
     ("free: x", "repeat: {count: 0, steps: [sync]}", "14:29", "at least 1"),
     ("name: race\n", "name: race\nplanted: [{fails: view}]\n", "2:11", "a planted fault is either"),
     ("name: race\n", "", "1:1", "missing key 'name'"),

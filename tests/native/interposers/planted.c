@@ -31,6 +31,10 @@
  *   NVML_IDLE            NVML's view knows nothing of what CUDA allocates
  *   NO_NEWS_IS_ZERO      no samples since the time asked is a load of zero
  *   PAST_LIMITER         cooperative launches and graphs go past the limiter
+ *   IPC_TWICE            who opens memory of another process is charged for it
+ *   FLOCK_HELD           a lock lies in a descriptor that children inherit
+ *   EXIT_CLEANS          whoever exits gives the bytes of the process that came before it back
+ *   GREEDY               the driver's own lookups get the hook
  *   TALKS                a line on standard output for each process
  *   OWN_NAMES            an unknown code has a name */
 #include "../../../shim/preload/tables.h"
@@ -268,7 +272,7 @@ EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
 }
 #endif
 
-#if defined(NEVER_BURIED) || defined(OTHERS_SLOT)
+#if defined(NEVER_BURIED) || defined(OTHERS_SLOT) || defined(EXIT_CLEANS)
 static _Atomic number *shared(void) {
     static _Atomic number *counter;
     char path[4096];
@@ -356,6 +360,24 @@ EXPORT int cuMemFree_v2(number pointer) {
 }
 #endif
 
+#ifdef IPC_TWICE
+#define WRAPS(X) X(cuIpcOpenMemHandle_v2) X(cuMemAlloc_v2)
+struct handle {
+    char bytes[64];
+};
+EXPORT int cuIpcOpenMemHandle_v2(number *pointer, struct handle handle, unsigned flags) {
+    size_t bytes = 0;
+    int result = NEXT(cuIpcOpenMemHandle_v2, (number *, struct handle, unsigned))(pointer, handle, flags);
+    if (!result) REAL(cuMemGetAddressRange_v2, (number *, size_t *, number))(NULL, &bytes, *pointer);
+    wrong[current()] += bytes;
+    return result;
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
+    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
 #ifdef RAW_STATUS
 #define WRAPS(X) X(cuLaunchKernel)
 EXPORT int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c, unsigned s,
@@ -415,6 +437,39 @@ EXPORT int cuLaunchCooperativeKernel(void *f, unsigned x, unsigned y, unsigned z
         f, x, y, z, a, b, c, shared, stream, parameters);
 }
 EXPORT int cuGraphLaunch(void *graph, void *stream) { return REAL(cuGraphLaunch, (void *, void *))(graph, stream); }
+#endif
+
+#ifdef FLOCK_HELD
+#define WRAPS(X) X(cuMemAlloc_v2)
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    static int file = -1;
+    char path[4096];
+    snprintf(path, sizeof path, "%s.planted", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
+    if (file < 0) file = open(path, O_RDWR | O_CREAT, 0666);
+    if (file < 0 || flock(file, LOCK_EX | LOCK_NB)) return 999;
+    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
+#ifdef EXIT_CLEANS
+#define WRAPS(X) X(cuInit) X(cuMemAlloc_v2)
+static void clean(void) { ++*shared(); }
+EXPORT int cuInit(unsigned flags) {
+    atexit(clean);
+    return NEXT(cuInit, (unsigned))(flags);
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    if (*shared()) return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
+#ifdef GREEDY
+#define WRAPS(X) X(cuMemAlloc_v2)
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    volatile int result = NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    return result;
+}
 #endif
 
 #ifdef TALKS
