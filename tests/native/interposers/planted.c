@@ -127,19 +127,6 @@ EXPORT int cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
 }
 #endif
 
-#ifdef FAILED_RETAIN
-#define WRAPS(X) X(cuDevicePrimaryCtxRetain) X(cuMemAlloc_v2)
-EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
-    int result = NEXT(cuDevicePrimaryCtxRetain, (void **, int))(context, device);
-    if (result) wrong[0] += 300u << 20;
-    return result;
-}
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
-    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
-}
-#endif
-
 #if defined(RELEASE_FIRST) || defined(ONE_FLAG)
 #define WRAPS(X) X(cuDevicePrimaryCtxRelease_v2) X(cuMemAlloc_v2)
 static int released;
@@ -272,7 +259,7 @@ EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
 }
 #endif
 
-#if defined(NEVER_BURIED) || defined(OTHERS_SLOT) || defined(EXIT_CLEANS)
+#if defined(NEVER_BURIED) || defined(OTHERS_SLOT) || defined(EXIT_CLEANS) || defined(FAILED_RETAIN)
 static _Atomic number *shared(void) {
     static _Atomic number *counter;
     char path[4096];
@@ -283,6 +270,19 @@ static _Atomic number *shared(void) {
     counter = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     return counter;
+}
+#endif
+
+#ifdef FAILED_RETAIN
+#define WRAPS(X) X(cuDevicePrimaryCtxRetain) X(cuMemAlloc_v2)
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
+    int result = NEXT(cuDevicePrimaryCtxRetain, (void **, int))(context, device);
+    if (result) *shared() += 300u << 20;
+    return result;
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    if (!admits(bytes, *shared())) return OUT_OF_MEMORY;
+    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
 }
 #endif
 
