@@ -29,24 +29,34 @@ def _ids(patterns: tuple[str, ...]) -> frozenset[int]:
 def no_leak(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
     """The driver's live allocations of each process are those that its program still holds at its end.
 
-    Judged of processes that played their program to the end and had one image. Allocations that a context took with it
-    are no leak: a pointer that only the driver has counts while the process's physical bytes of that kind are not zero.
+    Judged of processes that played their program to the end and had one image; one that was killed loses nothing. No
+    leak are allocations that a context took with it (while the process holds no physical byte), and those that the
+    program was never given and whose undoing the driver itself refused.
     """
     calls, held = run.history.of("CALL"), run.history.of("HELD")
     told = run.evidence == "fake-driver" and scenario.options.history == "calls" and run.complete
     complaints: list[str] = []
+    ends_of_steps = run.history.of("STEP_END")
     judged = unjudged = 0
     for instance in Scope.of(scenario, expectation.arguments).instances:
         mine = held[held["process"] == instance.index]
         ends = mine[mine["b"] == 0]
+        if run.statuses.get(instance.index, 0) & 0x7F:
+            judged += 1
+            continue
         if not told or not ends.size or any(step.op in ("exec",) for step in instance.process.walk()):
             unjudged += 1
             continue
         judged += 1
-        pid = int(ends[-1]["pid"])
         until = int(ends[-1]["time_ns"])
-        own = calls[(calls["process"] == instance.index) & (calls["pid"] == pid) & (calls["time_ns"] <= until)]
-        complaints += _lost(instance, own, mine[mine["b"] != 0], run, pid, until)
+        own = calls[(calls["process"] == instance.index) & (calls["time_ns"] <= until)]
+        # The program may know an inner PID where the driver knows the host's: its main thread's calls tell which it is.
+        main = own[own["tid"] == ends[-1]["tid"]]
+        pid = int(main[-1]["pid"]) if main.size else 0
+        own = own[own["pid"] == pid]
+        given = ends_of_steps[(ends_of_steps["process"] == instance.index) & (ends_of_steps["result"] == 0)]
+        got = {int(pointer) for pointer in given["b"]}
+        complaints += _lost(instance, own, mine[mine["b"] != 0], got, _physical(run, pid, until))
     return Verdict(
         status=INVALID if complaints else VALID if judged and not unjudged else UNKNOWN,
         check="no_leak",
@@ -59,7 +69,7 @@ def no_leak(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdi
     )
 
 
-def _lost(instance: Instance, own: Records, held: Records, run: RunData, pid: int, until: int) -> Iterator[str]:
+def _lost(instance: Instance, own: Records, held: Records, given: set[int], physical: int) -> Iterator[str]:
     driver: dict[int, tuple[int, int]] = {}  # pointer -> (bytes, name)
     freed = False
     for record in own[own["result"] == 0]:
@@ -72,7 +82,10 @@ def _lost(instance: Instance, own: Records, held: Records, run: RunData, pid: in
             freed = True
     program = {int(record["b"]): int(record["a"]) for record in held}
     left = driver.keys() - program.keys()
-    if left and (not freed or _physical(run, pid, until)):
+    refused = sum(int(name) in _ids(FREE) for name in own[own["result"] != 0]["name"])
+    never = left - given
+    left -= set(sorted(never)[:refused])
+    if left and (not freed or physical):
         pointer = min(left)
         size, name = driver[pointer]
         yield (

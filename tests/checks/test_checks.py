@@ -70,12 +70,21 @@ def cu_init() -> dict[str, Any]:
 
 
 def call(name: str, pointer: int, **more: int) -> dict[str, Any]:
-    return {"event": "CALL", "name": hook_ids()[name], "process": 0, "pid": 10, "a": 4096, "b": pointer, **more}
+    return {
+        "event": "CALL",
+        "name": hook_ids()[name],
+        "process": 0,
+        "pid": 10,
+        "tid": 10,
+        "a": 4096,
+        "b": pointer,
+        **more,
+    }
 
 
 def held(pointer: int = 0) -> dict[str, Any]:
     """What the program still has at its end; without a pointer, the end of that list."""
-    return {"event": "HELD", "process": 0, "pid": 10, "a": 4096, "b": pointer}
+    return {"event": "HELD", "process": 0, "pid": 3, "tid": 10, "a": 4096, "b": pointer}
 
 
 def returned(name: str, result: int, **values: int) -> dict[str, Any]:
@@ -236,7 +245,16 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("no_leak", LEAK, [call("cuMemAlloc_v2", 64), held(64), held()], {}, "valid", "so in 1 processes"),
     ("no_leak", LEAK, LOST, {}, "invalid", "4096 bytes at 0x40 from cuMemAllocAsync"),
     ("no_leak", LEAK, [call("cuMemAlloc_v2", 64, result=OOM), held()], {}, "valid", "so in 1 processes"),
-    ("no_leak", LEAK, [call("cuMemAlloc_v2", 64), call("cuMemFree_v2", 64, result=1), held()], {}, "invalid", "0x40"),
+    ("no_leak", LEAK, [call("cuMemAlloc_v2", 64), call("cuMemFree_v2", 0, result=1), held()], {}, "valid", "so in 1"),
+    (
+        "no_leak",
+        LEAK,
+        [returned("cuMemAlloc_v2", OK, b=64), call("cuMemAlloc_v2", 64), call("cuMemFree_v2", 0, result=1), held()],
+        {},
+        "invalid",
+        "0x40",
+    ),
+    ("no_leak", LEAK, [*LOST[:1], gone(0, 9)], {}, "valid", "so in 1 processes"),
     ("no_leak", LEAK, [held(64), held()], {}, "invalid", "the program holds 1 allocations that the driver does not"),
     ("no_leak", LEAK, ENDED_CONTEXT, {}, "valid", "so in 1 processes"),
     ("no_leak", LEAK, [phys(a=4096, extra=1, pid=10), *ENDED_CONTEXT], {}, "invalid", "0x40"),
