@@ -1,8 +1,8 @@
 /* What a tenant sees of its device: total = min(limit, physical), free = what the limit leaves, and never more than is
  * physically there. CUDA and NVML agree.
  *
- * Invariants: the driver is asked first; its errors and what it wrote with them go through unchanged; each output is as
- * optional as the driver has it. A device without a limit, or that CUDA does not see here, is shown as it is. Views need
+ * Invariants: the driver is asked first; its errors and what it wrote with them go through unchanged (only where NVML has
+ * no memory figure of a card, the limit is one); each output is as optional as the driver has it. A device without a limit, or that CUDA does not see here, is shown as it is. Views need
  * no verdict and therefore no engine. */
 #include "preload.h"
 
@@ -93,6 +93,9 @@ HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
     return result;
 }
 
+/* What a card without a memory figure of its own has as far as NVML can tell: the limit alone decides. */
+static const struct share unknown = {UINT64_MAX, UINT64_MAX};
+
 static bool nvml_share(nvmlDevice_t device, struct share *share) {
     int saved = errno;
     bool shrunk = shrink(hl_devices_nvml(device), share);
@@ -105,12 +108,14 @@ HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvml
     HL_BEGIN(nvmlDeviceGetMemoryInfo, NVML_ERROR_FUNCTION_NOT_FOUND);
     if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(device, memory));
     nvmlReturn_t result = real(device, memory);
-    if (result == NVML_SUCCESS) {
-        struct share share = {memory->total, memory->free};
+    bool figure = result == NVML_SUCCESS;
+    if (figure || (result == NVML_ERROR_NOT_SUPPORTED && memory)) {
+        struct share share = figure ? (struct share){memory->total, memory->free} : unknown;
         if (nvml_share(device, &share)) {
             memory->total = share.total;
             memory->free = share.free;
             memory->used = share.total - share.free;
+            result = NVML_SUCCESS;
         }
     }
     hl_leave();
@@ -121,13 +126,15 @@ HL_EXPORT nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, n
     HL_BEGIN(nvmlDeviceGetMemoryInfo_v2, NVML_ERROR_FUNCTION_NOT_FOUND);
     if (HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return HL_PASS_ON(real(device, memory));
     nvmlReturn_t result = real(device, memory);
-    if (result == NVML_SUCCESS) {
-        struct share share = {memory->total, memory->free};
+    bool figure = result == NVML_SUCCESS;
+    if (figure || (result == NVML_ERROR_NOT_SUPPORTED && memory && memory->version == nvmlMemory_v2)) {
+        struct share share = figure ? (struct share){memory->total, memory->free} : unknown;
         if (nvml_share(device, &share)) {
             memory->total = share.total;
             memory->free = share.free;
             memory->used = share.total - share.free;
             memory->reserved = 0;
+            result = NVML_SUCCESS;
         }
     }
     hl_leave();

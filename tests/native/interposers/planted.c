@@ -32,6 +32,7 @@
  *   NO_NEWS_IS_ZERO      no samples since the time asked is a load of zero
  *   PAST_LIMITER         cooperative launches and graphs go past the limiter
  *   IPC_TWICE            who opens memory of another process is charged for it
+ *   FIGURE_ONLY          a card without a memory figure has none under a limit, either
  *   FLOCK_HELD           a lock lies in a descriptor that children inherit
  *   EXIT_CLEANS          whoever exits gives the bytes of the process that came before it back
  *   GREEDY               the driver's own lookups get the hook
@@ -405,6 +406,14 @@ EXPORT int cuMemcpyHtoD_v2(number to, const void *from, size_t bytes) {
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, unsigned *memory) {
     memory[0] = 0x02000028;
     return NEXT(nvmlDeviceGetMemoryInfo_v2, (void *, unsigned *))(device, memory);
+}
+#endif
+
+#ifdef FIGURE_ONLY
+#define WRAPS(X) X(nvmlDeviceGetMemoryInfo)
+EXPORT int nvmlDeviceGetMemoryInfo(void *device, number *memory) {
+    int result = REAL(nvmlDeviceGetMemoryInfo, (void *, number *))(device, memory);
+    return result ? result : NEXT(nvmlDeviceGetMemoryInfo, (void *, number *))(device, memory);
 }
 #endif
 
