@@ -65,6 +65,16 @@ static CUresult copy(CUdeviceptr to, int to_kind, CUdeviceptr from, int from_kin
     return ctx_trouble(ctx);
 }
 
+CUresult copy_flat(struct ctx *ctx, struct stream *stream, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    char *d, *s;
+    if (memory_resolve(from, bytes, 'r', PAGEABLE, &s) || memory_resolve(to, bytes, 'w', PAGEABLE, &d))
+        return CUDA_ERROR_INVALID_VALUE;
+    stream_wait(stream);
+    memmove(d, s, bytes);
+    took(ctx, bytes);
+    return ctx_trouble(ctx);
+}
+
 #define H(P) ((CUdeviceptr)(uintptr_t)(P))
 #define COPY(NAME, DS, PARAMETERS, TO, TO_KIND, FROM, FROM_KIND, STREAM)                                               \
     API NAME PARAMETERS;                                                                                               \
@@ -266,6 +276,35 @@ static CUresult copy2d_v1(const CUDA_MEMCPY2D_v1 *c, CUstream stream) {
 ENTRY(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *c), copy2d_v1(c, NULL))
 ENTRY(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *c), copy2d_v1(c, NULL))
 ENTRY(cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *c, CUstream stream), copy2d_v1(c, stream))
+
+static CUresult copy3d_v1(const CUDA_MEMCPY3D_v1 *c, CUstream stream) {
+    CUDA_MEMCPY3D wide;
+    if (!c) return copy3d(NULL, stream, 1);
+    wide = (CUDA_MEMCPY3D){.srcXInBytes = c->srcXInBytes,
+                           .srcY = c->srcY,
+                           .srcZ = c->srcZ,
+                           .srcMemoryType = c->srcMemoryType,
+                           .srcHost = c->srcHost,
+                           .srcDevice = c->srcDevice,
+                           .srcArray = c->srcArray,
+                           .srcPitch = c->srcPitch,
+                           .srcHeight = c->srcHeight,
+                           .dstXInBytes = c->dstXInBytes,
+                           .dstY = c->dstY,
+                           .dstZ = c->dstZ,
+                           .dstMemoryType = c->dstMemoryType,
+                           .dstHost = c->dstHost,
+                           .dstDevice = c->dstDevice,
+                           .dstArray = c->dstArray,
+                           .dstPitch = c->dstPitch,
+                           .dstHeight = c->dstHeight,
+                           .WidthInBytes = c->WidthInBytes,
+                           .Height = c->Height,
+                           .Depth = c->Depth};
+    return copy3d(&wide, stream, 1);
+}
+ENTRY(cuMemcpy3D, (const CUDA_MEMCPY3D_v1 *c), copy3d_v1(c, NULL))
+ENTRY(cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *c, CUstream stream), copy3d_v1(c, stream))
 
 static CUresult copy3d_peer(const CUDA_MEMCPY3D_PEER *c, CUstream stream, int default_stream) {
     if (!c) return copy3d(NULL, stream, default_stream);
@@ -486,49 +525,3 @@ SET(32, unsigned int, 4)
 SET32(8, unsigned char, 1)
 SET32(16, unsigned short, 2)
 SET32(32, unsigned int, 4)
-
-/* ---- hints about managed memory --------------------------------------------------------------------------- */
-
-static CUresult prefetch(CUdeviceptr at, size_t bytes, CUdevice device, CUstream handle, int default_stream) {
-    struct ctx *ctx;
-    struct stream *stream;
-    CUresult result = queue(handle, default_stream, &ctx, &stream);
-    if (result) return result;
-    if (device != CU_DEVICE_CPU && !visible_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    uint64_t offset;
-    fake_lock();
-    struct alloc *a = memory_at(at, &offset);
-    int fits = a && a->kind == HL_KIND_MANAGED && bytes && bytes <= a->bytes - (offset - a->offset);
-    if (fits && device != CU_DEVICE_CPU) arena_populate(a, offset, bytes);
-    fake_unlock();
-    return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-PAIR(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz, (CUdeviceptr at, size_t bytes, CUdevice device, CUstream stream),
-     prefetch(at, bytes, device, stream, DEFAULT_STREAM))
-PAIR(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
-     (CUdeviceptr at, size_t bytes, CUmemLocation where_to, unsigned flags, CUstream stream),
-     flags ? CUDA_ERROR_INVALID_VALUE
-           : prefetch(at, bytes, where_to.type == CU_MEM_LOCATION_TYPE_DEVICE ? where_to.id : CU_DEVICE_CPU, stream,
-                      DEFAULT_STREAM))
-
-/* Advice changes nothing that can be seen here; it must be about managed memory. */
-static CUresult advise(CUdeviceptr at, size_t bytes, int advice, CUdevice device) {
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
-        return CUDA_ERROR_INVALID_VALUE;
-    int about_device =
-        advice >= CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
-    if (about_device && device != CU_DEVICE_CPU && !visible_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    uint64_t offset;
-    fake_lock();
-    struct alloc *a = memory_at(at, &offset);
-    int fits = a && a->kind == HL_KIND_MANAGED && bytes && bytes <= a->bytes - (offset - a->offset);
-    fake_unlock();
-    return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-ENTRY(cuMemAdvise, (CUdeviceptr at, size_t bytes, CUmem_advise advice, CUdevice device),
-      advise(at, bytes, (int)advice, device))
-ENTRY(cuMemAdvise_v2, (CUdeviceptr at, size_t bytes, CUmem_advise advice, CUmemLocation where_to),
-      advise(at, bytes, (int)advice, where_to.type == CU_MEM_LOCATION_TYPE_DEVICE ? where_to.id : CU_DEVICE_CPU))

@@ -180,6 +180,8 @@ void stream_wait(struct stream *stream); /* all its work is done */
 int stream_idle(const struct stream *stream);
 void context_wait(struct ctx *ctx);
 void stream_work(struct stream *stream, uint64_t end_ns);
+/* The stream's next work ends when step(data) says 1; asked again and again by a thread that frees data then. */
+CUresult stream_block(struct stream *stream, int (*step)(void *), void *data);
 CUresult event_of(CUevent handle, struct event **out);
 struct event *event_new(struct ctx *ctx, unsigned flags);
 
@@ -207,6 +209,7 @@ int peer_possible(uint32_t device, uint32_t other); /* device.c: physical indice
 /* What a context holds besides: under the lock, when it ends. */
 void imports_end(struct ctx *ctx);
 void arrays_end(struct ctx *ctx);
+void hints_end(const struct alloc *alloc); /* managed.c: what was said of managed memory */
 /* Where `bytes` bytes at a pointer really are. access: 'r' or 'w'. pageable: plain host memory is fine.
  * 0, or 1 when the range is not wholly inside what the pointer belongs to. */
 CUresult memory_resolve(CUdeviceptr pointer, uint64_t bytes, int access, int pageable, char **out);

@@ -90,6 +90,8 @@ static void node_empty(struct node *n) {
     } else if (n->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
         if (n->alloc.memory) graph_memory_drop(n->alloc.memory);
         n->alloc.memory = NULL;
+    } else {
+        parts_empty(n);
     }
 }
 
@@ -120,8 +122,6 @@ static int copy_kernel(struct node *to, const struct node *from) {
     return 0;
 }
 
-static struct graph *graph_copy(const struct graph *from);
-
 /* What a node does, copied into a node of the same type. 0, or -1. */
 static int node_fill(struct node *to, const struct node *from) {
     node_empty(to);
@@ -130,7 +130,7 @@ static int node_fill(struct node *to, const struct node *from) {
     if (from->type == CU_GRAPH_NODE_TYPE_KERNEL) return copy_kernel(to, from);
     if (from->type == CU_GRAPH_NODE_TYPE_GRAPH) return (to->child = graph_copy(from->child)) ? 0 : -1;
     if (from->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory_hold(to->alloc.memory);
-    return 0;
+    return parts_copy(to, from);
 }
 
 static unsigned index_of(const struct graph *g, const struct node *n) {
@@ -139,7 +139,7 @@ static unsigned index_of(const struct graph *g, const struct node *n) {
     return i;
 }
 
-static struct graph *graph_copy(const struct graph *from) {
+struct graph *graph_copy(const struct graph *from) {
     struct graph *g = graph_new();
     if (!g) return NULL;
     for (unsigned i = 0; i < from->count; i++) {
@@ -157,7 +157,7 @@ failed:
     return NULL;
 }
 
-static struct graph *graph_of(CUgraph handle) {
+struct graph *graph_of(CUgraph handle) {
     struct graph *g = (struct graph *)(void *)handle;
     return g && g->magic == MAGIC_GRAPH ? g : NULL;
 }
@@ -167,7 +167,7 @@ static struct node *node_of(CUgraphNode handle) {
     return n && n->magic == MAGIC_NODE ? n : NULL;
 }
 
-static struct node *typed(CUgraphNode handle, CUgraphNodeType type) {
+struct node *node_typed(CUgraphNode handle, CUgraphNodeType type) {
     struct node *n = node_of(handle);
     return n && n->type == type ? n : NULL;
 }
@@ -177,11 +177,6 @@ static struct node *typed(CUgraphNode handle, CUgraphNodeType type) {
     if (result) return result;                                                                                         \
     struct graph *G = graph_of(HANDLE);                                                                                \
     if (!G) return CUDA_ERROR_INVALID_VALUE
-#define NEED_NODE(N, HANDLE, TYPE)                                                                                     \
-    CUresult result = need_init();                                                                                     \
-    if (result) return result;                                                                                         \
-    struct node *N = typed(HANDLE, TYPE);                                                                              \
-    if (!N) return CUDA_ERROR_INVALID_VALUE
 #define NEED_ANY(N, HANDLE)                                                                                            \
     CUresult result = need_init();                                                                                     \
     if (result) return result;                                                                                         \
@@ -224,8 +219,8 @@ static CUresult graph_clone(CUgraph *out, CUgraph handle) {
 ENTRY(cuGraphClone, (CUgraph * copy, CUgraph graph), graph_clone(copy, graph))
 
 /* Makes a node with its dependencies judged; the caller says what it does, or takes it away again. */
-static CUresult add(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, size_t count, CUgraphNodeType type,
-                    struct node **node) {
+CUresult node_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, size_t count, CUgraphNodeType type,
+                  struct node **node) {
     NEED_GRAPH(g, handle);
     if (!out || (count && !needs)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
@@ -238,7 +233,7 @@ static CUresult add(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, 
     return *node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult added(CUgraphNode *out, struct node *n, CUresult result) {
+CUresult node_added(CUgraphNode *out, struct node *n, CUresult result) {
     if (result == CUDA_SUCCESS) {
         *out = (CUgraphNode)(void *)n;
         return result;
@@ -251,7 +246,7 @@ static CUresult added(CUgraphNode *out, struct node *n, CUresult result) {
 
 /* ---- what nodes do ------------------------------------------------------------------------------------------- */
 
-static CUresult some_ctx(CUcontext handle, struct ctx **out) {
+CUresult graph_ctx(CUcontext handle, struct ctx **out) {
     struct ctx *ctx = (struct ctx *)(void *)handle;
     if (!ctx) return need_ctx(out);
     *out = ctx;
@@ -261,7 +256,7 @@ static CUresult some_ctx(CUcontext handle, struct ctx **out) {
 static CUresult set_kernel(struct node *n, const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     struct ctx *ctx;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = some_ctx(p->ctx, &ctx);
+    CUresult result = graph_ctx(p->ctx, &ctx);
     if (result) return result;
     struct shape shape = {
         {p->gridDimX, p->gridDimY, p->gridDimZ}, {p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes};
@@ -272,7 +267,7 @@ static CUresult set_kernel(struct node *n, const CUDA_KERNEL_NODE_PARAMS_v2 *p) 
 static CUresult set_copy(struct node *n, const CUDA_MEMCPY3D *p, CUcontext handle) {
     struct ctx *ctx;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = some_ctx(handle, &ctx);
+    CUresult result = graph_ctx(handle, &ctx);
     if (result == CUDA_SUCCESS) result = copy_judge(p);
     if (result) return result;
     n->copy.what = *p;
@@ -283,7 +278,7 @@ static CUresult set_copy(struct node *n, const CUDA_MEMCPY3D *p, CUcontext handl
 static CUresult set_fill(struct node *n, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext handle) {
     struct ctx *ctx;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = some_ctx(handle, &ctx);
+    CUresult result = graph_ctx(handle, &ctx);
     if (result == CUDA_SUCCESS) result = fill_judge(p);
     if (result) return result;
     n->fill.what = *p;
@@ -336,26 +331,16 @@ static CUresult set_free(struct node *n, CUdeviceptr at) {
     return CUDA_SUCCESS;
 }
 
-#define ADD(NAME, TYPE, PARAMETERS, SET)                                                                               \
-    API NAME PARAMETERS;                                                                                               \
-    API NAME PARAMETERS {                                                                                              \
-        ENTER(NAME);                                                                                                   \
-        struct node *n = NULL;                                                                                         \
-        CUresult result = add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_##TYPE, &n);                                \
-        if (result == CUDA_SUCCESS) result = added(out, n, SET);                                                       \
-        LEAVE(result, 0, result ? 0 : (uintptr_t)n);                                                                   \
-    }
-#define WHERE CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count
-ADD(cuGraphAddKernelNode_v2, KERNEL, (WHERE, const CUDA_KERNEL_NODE_PARAMS_v2 *p), set_kernel(n, p))
-ADD(cuGraphAddMemcpyNode, MEMCPY, (WHERE, const CUDA_MEMCPY3D *p, CUcontext ctx), set_copy(n, p, ctx))
-ADD(cuGraphAddMemsetNode, MEMSET, (WHERE, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx), set_fill(n, p, ctx))
-ADD(cuGraphAddHostNode, HOST, (WHERE, const CUDA_HOST_NODE_PARAMS *p), set_host(n, p))
-ADD(cuGraphAddChildGraphNode, GRAPH, (WHERE, CUgraph child), set_child(n, child))
-ADD(cuGraphAddEmptyNode, EMPTY, (WHERE), ((void)n, CUDA_SUCCESS))
-ADD(cuGraphAddEventRecordNode, EVENT_RECORD, (WHERE, CUevent event), set_event(n, event))
-ADD(cuGraphAddEventWaitNode, WAIT_EVENT, (WHERE, CUevent event), set_event(n, event))
-ADD(cuGraphAddMemAllocNode, MEM_ALLOC, (WHERE, CUDA_MEM_ALLOC_NODE_PARAMS *p), set_alloc(n, p))
-ADD(cuGraphAddMemFreeNode, MEM_FREE, (WHERE, CUdeviceptr at), set_free(n, at))
+NODE_ADD(cuGraphAddKernelNode_v2, KERNEL, (WHERE, const CUDA_KERNEL_NODE_PARAMS_v2 *p), set_kernel(n, p))
+NODE_ADD(cuGraphAddMemcpyNode, MEMCPY, (WHERE, const CUDA_MEMCPY3D *p, CUcontext ctx), set_copy(n, p, ctx))
+NODE_ADD(cuGraphAddMemsetNode, MEMSET, (WHERE, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx), set_fill(n, p, ctx))
+NODE_ADD(cuGraphAddHostNode, HOST, (WHERE, const CUDA_HOST_NODE_PARAMS *p), set_host(n, p))
+NODE_ADD(cuGraphAddChildGraphNode, GRAPH, (WHERE, CUgraph child), set_child(n, child))
+NODE_ADD(cuGraphAddEmptyNode, EMPTY, (WHERE), ((void)n, CUDA_SUCCESS))
+NODE_ADD(cuGraphAddEventRecordNode, EVENT_RECORD, (WHERE, CUevent event), set_event(n, event))
+NODE_ADD(cuGraphAddEventWaitNode, WAIT_EVENT, (WHERE, CUevent event), set_event(n, event))
+NODE_ADD(cuGraphAddMemAllocNode, MEM_ALLOC, (WHERE, CUDA_MEM_ALLOC_NODE_PARAMS *p), set_alloc(n, p))
+NODE_ADD(cuGraphAddMemFreeNode, MEM_FREE, (WHERE, CUdeviceptr at), set_free(n, at))
 
 static CUDA_KERNEL_NODE_PARAMS_v2 newer(const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
     return (CUDA_KERNEL_NODE_PARAMS_v2){.func = p->func,
@@ -374,7 +359,7 @@ static CUresult set_kernel_v1(struct node *n, const CUDA_KERNEL_NODE_PARAMS_v1 *
     CUDA_KERNEL_NODE_PARAMS_v2 more = newer(p);
     return set_kernel(n, &more);
 }
-ADD(cuGraphAddKernelNode, KERNEL, (WHERE, const CUDA_KERNEL_NODE_PARAMS_v1 *p), set_kernel_v1(n, p))
+NODE_ADD(cuGraphAddKernelNode, KERNEL, (WHERE, const CUDA_KERNEL_NODE_PARAMS_v1 *p), set_kernel_v1(n, p))
 
 /* The general form: by the type inside the parameters. */
 static CUresult set_any(struct node *n, CUgraphNodeParams *p) {
@@ -406,15 +391,15 @@ static CUresult set_any(struct node *n, CUgraphNodeParams *p) {
         return result;
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return set_free(n, p->free.dptr);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default: return parts_set(n, p);
     }
 }
 
 static CUresult add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count, CUgraphNodeParams *p) {
     struct node *n = NULL;
     if (!p && !need_init()) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = add(out, graph, needs, count, p ? p->type : CU_GRAPH_NODE_TYPE_EMPTY, &n);
-    return result ? result : added(out, n, set_any(n, p));
+    CUresult result = node_add(out, graph, needs, count, p ? p->type : CU_GRAPH_NODE_TYPE_EMPTY, &n);
+    return result ? result : node_added(out, n, set_any(n, p));
 }
 ENTRY(cuGraphAddNode, (WHERE, CUgraphNodeParams *p), add_any(out, graph, needs, count, p))
 ENTRY(cuGraphAddNode_v2,
@@ -449,43 +434,28 @@ static CUresult get_kernel_v1(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *out)
 }
 ENTRY(cuGraphKernelNodeGetParams, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *p), get_kernel_v1(node, p))
 
-#define CHANGE(NAME, TYPE, PARAMETERS, SET)                                                                            \
-    static CUresult change_##NAME PARAMETERS {                                                                         \
-        NEED_NODE(n, node, CU_GRAPH_NODE_TYPE_##TYPE);                                                                 \
-        return SET;                                                                                                    \
-    }
-#define SETTER(NAME, TYPE, PARAMETERS, ARGUMENTS, SET)                                                                 \
-    CHANGE(NAME, TYPE, PARAMETERS, SET)                                                                                \
-    ENTRY(NAME, PARAMETERS, change_##NAME ARGUMENTS)
-SETTER(cuGraphKernelNodeSetParams_v2, KERNEL, (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p), (node, p),
-       set_kernel(n, p))
-SETTER(cuGraphKernelNodeSetParams, KERNEL, (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p), (node, p),
-       set_kernel_v1(n, p))
-SETTER(cuGraphMemcpyNodeSetParams, MEMCPY, (CUgraphNode node, const CUDA_MEMCPY3D *p), (node, p),
-       set_copy(n, p, (CUcontext)(void *)n->copy.ctx))
-SETTER(cuGraphMemsetNodeSetParams, MEMSET, (CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p), (node, p),
-       set_fill(n, p, (CUcontext)(void *)n->fill.ctx))
-SETTER(cuGraphHostNodeSetParams, HOST, (CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p), (node, p), set_host(n, p))
-SETTER(cuGraphEventRecordNodeSetEvent, EVENT_RECORD, (CUgraphNode node, CUevent event), (node, event),
-       set_event(n, event))
-SETTER(cuGraphEventWaitNodeSetEvent, WAIT_EVENT, (CUgraphNode node, CUevent event), (node, event), set_event(n, event))
+NODE_SET(cuGraphKernelNodeSetParams_v2, KERNEL, (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p), (node, p),
+         set_kernel(n, p))
+NODE_SET(cuGraphKernelNodeSetParams, KERNEL, (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p), (node, p),
+         set_kernel_v1(n, p))
+NODE_SET(cuGraphMemcpyNodeSetParams, MEMCPY, (CUgraphNode node, const CUDA_MEMCPY3D *p), (node, p),
+         set_copy(n, p, (CUcontext)(void *)n->copy.ctx))
+NODE_SET(cuGraphMemsetNodeSetParams, MEMSET, (CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p), (node, p),
+         set_fill(n, p, (CUcontext)(void *)n->fill.ctx))
+NODE_SET(cuGraphHostNodeSetParams, HOST, (CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p), (node, p), set_host(n, p))
+NODE_SET(cuGraphEventRecordNodeSetEvent, EVENT_RECORD, (CUgraphNode node, CUevent event), (node, event),
+         set_event(n, event))
+NODE_SET(cuGraphEventWaitNodeSetEvent, WAIT_EVENT, (CUgraphNode node, CUevent event), (node, event),
+         set_event(n, event))
 
-#define GETTER(NAME, TYPE, OUT, VALUE)                                                                                 \
-    static CUresult get_##NAME(CUgraphNode node, OUT *out) {                                                           \
-        NEED_NODE(n, node, CU_GRAPH_NODE_TYPE_##TYPE);                                                                 \
-        if (!out) return CUDA_ERROR_INVALID_VALUE;                                                                     \
-        *out = VALUE;                                                                                                  \
-        return CUDA_SUCCESS;                                                                                           \
-    }                                                                                                                  \
-    ENTRY(NAME, (CUgraphNode node, OUT * out), get_##NAME(node, out))
-GETTER(cuGraphMemcpyNodeGetParams, MEMCPY, CUDA_MEMCPY3D, n->copy.what)
-GETTER(cuGraphMemsetNodeGetParams, MEMSET, CUDA_MEMSET_NODE_PARAMS, n->fill.what)
-GETTER(cuGraphHostNodeGetParams, HOST, CUDA_HOST_NODE_PARAMS, n->host)
-GETTER(cuGraphChildGraphNodeGetGraph, GRAPH, CUgraph, (CUgraph)(void *)n->child)
-GETTER(cuGraphEventRecordNodeGetEvent, EVENT_RECORD, CUevent, n->event)
-GETTER(cuGraphEventWaitNodeGetEvent, WAIT_EVENT, CUevent, n->event)
-GETTER(cuGraphMemAllocNodeGetParams, MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS, n->alloc.what)
-GETTER(cuGraphMemFreeNodeGetParams, MEM_FREE, CUdeviceptr, n->free)
+NODE_GET(cuGraphMemcpyNodeGetParams, MEMCPY, CUDA_MEMCPY3D, n->copy.what)
+NODE_GET(cuGraphMemsetNodeGetParams, MEMSET, CUDA_MEMSET_NODE_PARAMS, n->fill.what)
+NODE_GET(cuGraphHostNodeGetParams, HOST, CUDA_HOST_NODE_PARAMS, n->host)
+NODE_GET(cuGraphChildGraphNodeGetGraph, GRAPH, CUgraph, (CUgraph)(void *)n->child)
+NODE_GET(cuGraphEventRecordNodeGetEvent, EVENT_RECORD, CUevent, n->event)
+NODE_GET(cuGraphEventWaitNodeGetEvent, WAIT_EVENT, CUevent, n->event)
+NODE_GET(cuGraphMemAllocNodeGetParams, MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS, n->alloc.what)
+NODE_GET(cuGraphMemFreeNodeGetParams, MEM_FREE, CUdeviceptr, n->free)
 
 static CUresult set_node(CUgraphNode handle, CUgraphNodeParams *p) {
     NEED_ANY(n, handle);
@@ -659,7 +629,7 @@ ENTRY(cuGraphKernelNodeSetAttribute, (CUgraphNode node, CUlaunchAttributeID whic
 
 static CUresult copy_attributes(CUgraphNode to, CUgraphNode from) {
     NEED_NODE(a, to, CU_GRAPH_NODE_TYPE_KERNEL);
-    struct node *b = typed(from, CU_GRAPH_NODE_TYPE_KERNEL);
+    struct node *b = node_typed(from, CU_GRAPH_NODE_TYPE_KERNEL);
     if (!b) return CUDA_ERROR_INVALID_VALUE;
     a->kernel.cooperative = b->kernel.cooperative;
     a->kernel.priority = b->kernel.priority;
@@ -668,15 +638,16 @@ static CUresult copy_attributes(CUgraphNode to, CUgraphNode from) {
 ENTRY(cuGraphKernelNodeCopyAttributes, (CUgraphNode to, CUgraphNode from), copy_attributes(to, from))
 
 static CUresult dot(CUgraph handle, const char *path) {
-    static const char *const kinds[] = {"KERNEL", "MEMCPY", "MEMSET",       "HOST",       "GRAPH",     "EMPTY",
-                                        "WAIT",   "RECORD", "SEMAS_SIGNAL", "SEMAS_WAIT", "MEM_ALLOC", "MEM_FREE"};
+    static const char *const kinds[] = {"KERNEL",    "MEMCPY",   "MEMSET", "HOST",         "GRAPH",
+                                        "EMPTY",     "WAIT",     "RECORD", "SEMAS_SIGNAL", "SEMAS_WAIT",
+                                        "MEM_ALLOC", "MEM_FREE", "MEM_OP", "CONDITIONAL"};
     NEED_GRAPH(g, handle);
     FILE *file = path ? fopen(path, "we") : NULL;
     if (!file) return path ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;
     fputs("digraph dot {\n", file);
     for (unsigned i = 0; i < g->count; i++) {
         unsigned kind = (unsigned)g->nodes[i]->type;
-        fprintf(file, "  n%u [label=\"%u %s\"];\n", i, i, kind < 12 ? kinds[kind] : "OTHER");
+        fprintf(file, "  n%u [label=\"%u %s\"];\n", i, i, kind < sizeof kinds / sizeof *kinds ? kinds[kind] : "OTHER");
         for (unsigned k = 0; k < g->nodes[i]->need_count; k++)
             fprintf(file, "  n%u -> n%u;\n", index_of(g, g->nodes[i]->needs[k]), i);
     }
@@ -808,16 +779,10 @@ static CUresult run_node(struct ctx *ctx, struct node *n, struct stream *s) {
         result = event_of(n->event, &event);
         if (result == CUDA_SUCCESS) stream_after(s, event);
         return result;
-    case CU_GRAPH_NODE_TYPE_GRAPH: {
-        int cyclic;
-        struct node **order = sorted(n->child, &cyclic);
-        result = order ? run_nodes(ctx, order, n->child->count, s) : CUDA_ERROR_INVALID_VALUE;
-        free(order);
-        return result;
-    }
+    case CU_GRAPH_NODE_TYPE_GRAPH: return graph_run(ctx, n->child, s);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return graph_memory_take(n->alloc.memory);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: stream_wait(s); return graph_memory_free(n->free);
-    default: return CUDA_SUCCESS;
+    default: return parts_run(ctx, n, s);
     }
 }
 
@@ -825,6 +790,14 @@ static CUresult run_nodes(struct ctx *ctx, struct node **order, unsigned count, 
     CUresult result = CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
         if (!order[i]->disabled) result = run_node(ctx, order[i], s);
+    return result;
+}
+
+CUresult graph_run(struct ctx *ctx, struct graph *g, struct stream *s) {
+    int cyclic;
+    struct node **order = sorted(g, &cyclic);
+    CUresult result = order ? run_nodes(ctx, order, g->count, s) : CUDA_ERROR_INVALID_VALUE;
+    free(order);
     return result;
 }
 
@@ -867,7 +840,7 @@ static CUresult upload(CUgraphExec handle, CUstream stream, int default_stream) 
 PAIR(cuGraphUpload, cuGraphUpload_ptsz, (CUgraphExec exec, CUstream stream), upload(exec, stream, DEFAULT_STREAM))
 
 /* The node of the executable graph that came from a node of the graph. */
-static CUresult inside(CUgraphExec handle, CUgraphNode original, int type, struct node **out) {
+CUresult exec_node(CUgraphExec handle, CUgraphNode original, int type, struct node **out) {
     struct exec *e;
     CUresult result = exec_of(handle, &e);
     if (result) return result;
@@ -879,30 +852,24 @@ static CUresult inside(CUgraphExec handle, CUgraphNode original, int type, struc
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-#define EXEC(NAME, TYPE, PARAMETERS, ARGUMENTS, SET)                                                                   \
-    static CUresult exec_##NAME PARAMETERS {                                                                           \
-        struct node *n;                                                                                                \
-        CUresult result = inside(exec, node, CU_GRAPH_NODE_TYPE_##TYPE, &n);                                           \
-        return result ? result : SET;                                                                                  \
-    }                                                                                                                  \
-    ENTRY(NAME, PARAMETERS, exec_##NAME ARGUMENTS)
-#define WHICH CUgraphExec exec, CUgraphNode node
-EXEC(cuGraphExecKernelNodeSetParams_v2, KERNEL, (WHICH, const CUDA_KERNEL_NODE_PARAMS_v2 *p), (exec, node, p),
-     set_kernel(n, p))
-EXEC(cuGraphExecKernelNodeSetParams, KERNEL, (WHICH, const CUDA_KERNEL_NODE_PARAMS_v1 *p), (exec, node, p),
-     set_kernel_v1(n, p))
-EXEC(cuGraphExecMemcpyNodeSetParams, MEMCPY, (WHICH, const CUDA_MEMCPY3D *p, CUcontext ctx), (exec, node, p, ctx),
-     set_copy(n, p, ctx))
-EXEC(cuGraphExecMemsetNodeSetParams, MEMSET, (WHICH, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx),
-     (exec, node, p, ctx), set_fill(n, p, ctx))
-EXEC(cuGraphExecHostNodeSetParams, HOST, (WHICH, const CUDA_HOST_NODE_PARAMS *p), (exec, node, p), set_host(n, p))
-EXEC(cuGraphExecChildGraphNodeSetParams, GRAPH, (WHICH, CUgraph child), (exec, node, child), set_child(n, child))
-EXEC(cuGraphExecEventRecordNodeSetEvent, EVENT_RECORD, (WHICH, CUevent event), (exec, node, event), set_event(n, event))
-EXEC(cuGraphExecEventWaitNodeSetEvent, WAIT_EVENT, (WHICH, CUevent event), (exec, node, event), set_event(n, event))
+NODE_EXEC(cuGraphExecKernelNodeSetParams_v2, KERNEL, (WHICH, const CUDA_KERNEL_NODE_PARAMS_v2 *p), (exec, node, p),
+          set_kernel(n, p))
+NODE_EXEC(cuGraphExecKernelNodeSetParams, KERNEL, (WHICH, const CUDA_KERNEL_NODE_PARAMS_v1 *p), (exec, node, p),
+          set_kernel_v1(n, p))
+NODE_EXEC(cuGraphExecMemcpyNodeSetParams, MEMCPY, (WHICH, const CUDA_MEMCPY3D *p, CUcontext ctx), (exec, node, p, ctx),
+          set_copy(n, p, ctx))
+NODE_EXEC(cuGraphExecMemsetNodeSetParams, MEMSET, (WHICH, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx),
+          (exec, node, p, ctx), set_fill(n, p, ctx))
+NODE_EXEC(cuGraphExecHostNodeSetParams, HOST, (WHICH, const CUDA_HOST_NODE_PARAMS *p), (exec, node, p), set_host(n, p))
+NODE_EXEC(cuGraphExecChildGraphNodeSetParams, GRAPH, (WHICH, CUgraph child), (exec, node, child), set_child(n, child))
+NODE_EXEC(cuGraphExecEventRecordNodeSetEvent, EVENT_RECORD, (WHICH, CUevent event), (exec, node, event),
+          set_event(n, event))
+NODE_EXEC(cuGraphExecEventWaitNodeSetEvent, WAIT_EVENT, (WHICH, CUevent event), (exec, node, event),
+          set_event(n, event))
 
 static CUresult exec_set(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p) {
     struct node *n;
-    CUresult result = inside(exec, node, -1, &n);
+    CUresult result = exec_node(exec, node, -1, &n);
     if (result) return result;
     if (!p || p->type != n->type || n->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || n->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
         return CUDA_ERROR_INVALID_VALUE;
@@ -913,7 +880,7 @@ ENTRY(cuGraphExecNodeSetParams, (WHICH, CUgraphNodeParams *p), exec_set(exec, no
 /* Kernels, copies and fills can be switched off. */
 static CUresult enabled(CUgraphExec exec, CUgraphNode node, unsigned *get, unsigned set) {
     struct node *n;
-    CUresult result = inside(exec, node, -1, &n);
+    CUresult result = exec_node(exec, node, -1, &n);
     if (result) return result;
     if (n->type > CU_GRAPH_NODE_TYPE_MEMSET) return CUDA_ERROR_INVALID_VALUE;
     if (get) *get = !n->disabled;

@@ -63,6 +63,7 @@ CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr 
 }
 
 void memory_end(struct alloc *a) {
+    if (a->kind == HL_KIND_MANAGED) hints_end(a);
     if (a->pool) {
         pool_freed(a);
     } else if (a->ctx) {
@@ -122,6 +123,14 @@ API cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t
     CUresult result = pitched(pointer, pitch, width, height, element);
     LEAVE(result, result ? 0 : *pitch * height, result ? 0 : *pointer);
 }
+
+static CUresult pitched32(unsigned *out, const unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+    int known = pitch && width && height && (element == 4 || element == 8 || element == 16);
+    return allocate32(out, (unsigned)known); /* what fits is as with cuMemAlloc: nothing */
+}
+ENTRY(cuMemAllocPitch,
+      (CUdeviceptr_v1 * pointer, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element),
+      pitched32(pointer, pitch, width, height, element))
 
 /* Takes no device memory yet: blocks become physical when device work first touches them. */
 static CUresult managed(CUdeviceptr *out, size_t bytes, unsigned flags) {
@@ -230,6 +239,11 @@ static CUresult range(CUdeviceptr *base, size_t *size, CUdeviceptr pointer) {
     return a || h ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr pointer), range(base, size, pointer))
+
+/* No 32-bit address is anybody's. */
+static CUresult range32(CUdeviceptr pointer) { return range(NULL, NULL, pointer); }
+ENTRY(cuMemGetAddressRange, (CUdeviceptr_v1 * base, unsigned int *size, CUdeviceptr_v1 pointer),
+      ((void)base, (void)size, range32(pointer)))
 
 /* Under the lock. size[which] is how many bytes the attribute has; a pointer that is nobody's leaves the output alone. */
 static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
@@ -457,6 +471,17 @@ static CUresult host_pointer(CUdeviceptr *out, void *pointer, unsigned flags) {
 }
 ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned int flags),
       host_pointer(out, pointer, flags))
+
+/* A host pointer that 32 bits hold is none that was allocated here. */
+static CUresult host_pointer32(CUdeviceptr_v1 *out, void *pointer, unsigned flags) {
+    CUdeviceptr wide = 0;
+    CUresult result = host_pointer(out ? &wide : NULL, pointer, flags);
+    if (result == CUDA_SUCCESS && wide > UINT32_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) *out = (CUdeviceptr_v1)wide;
+    return result;
+}
+ENTRY(cuMemHostGetDevicePointer, (CUdeviceptr_v1 * out, void *pointer, unsigned int flags),
+      host_pointer32(out, pointer, flags))
 
 static CUresult host_flags(unsigned *out, void *pointer) {
     struct ctx *ctx;

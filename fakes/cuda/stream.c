@@ -432,19 +432,51 @@ static void *helper(void *unused) {
     return NULL;
 }
 
-/* The helper takes no signals of the program. */
-static int start_helper(void) {
-    if (helper_runs) return 0;
+/* Threads of the driver take no signals of the program. */
+static int start_thread(void *(*run)(void *), void *argument) {
     sigset_t all, old;
     pthread_t thread;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int code = pthread_create(&thread, NULL, helper, NULL);
+    int code = pthread_create(&thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (code) return code;
-    pthread_detach(thread);
-    helper_runs = 1;
-    return 0;
+    if (code == 0) pthread_detach(thread);
+    return code;
+}
+
+static int start_helper(void) {
+    int code = helper_runs ? 0 : start_thread(helper, NULL);
+    helper_runs |= code == 0;
+    return code;
+}
+
+struct block {
+    struct stream *stream;
+    int (*step)(void *);
+    void *data;
+};
+
+static void *blocked(void *argument) {
+    struct block b = *(struct block *)argument;
+    free(argument);
+    for (uint64_t pause = 1000; !b.step(b.data); pause = pause < 200000 ? pause * 2 : pause)
+        hl_sleep_until(hl_now_ns() + pause);
+    free(b.data);
+    __atomic_fetch_sub(&b.stream->pending, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &b.stream->pending, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    return NULL;
+}
+
+/* A thread of its own, not the helper: what is waited for may come from any other stream. */
+CUresult stream_block(struct stream *s, int (*step)(void *), void *data) {
+    struct block *b = malloc(sizeof *b);
+    if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
+    *b = (struct block){s, step, data};
+    __atomic_fetch_add(&s->pending, 1, __ATOMIC_RELAXED);
+    if (start_thread(blocked, b) == 0) return CUDA_SUCCESS;
+    __atomic_fetch_sub(&s->pending, 1, __ATOMIC_RELAXED);
+    free(b);
+    return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 static CUresult queue_job(struct stream *s, CUstream handle, CUhostFn function, CUstreamCallback callback, void *data) {
