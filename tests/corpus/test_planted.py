@@ -42,7 +42,9 @@ def changed(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
 
 
 def preloading(scenario: Scenario, library: Path) -> Scenario:
-    variables = [f"containers.{container.name}.environment.LD_PRELOAD" for container in scenario.containers]
+    """The library before the shim, in every container that has one."""
+    hooked = [container.name for container in scenario.containers if container.interposer != "none"]
+    variables = [f"containers.{name}.environment.LD_PRELOAD" for name in hooked]
     return changed(scenario, dict.fromkeys(variables, str(library)))
 
 
