@@ -7,6 +7,7 @@ import json
 import sys
 
 from cuda_cases import at, call, current, free, pointer, size, u64
+from graph_cases import Memset
 from memory_cases import FLOAT, Array2D, prop
 
 BLOCK = 2 << 20
@@ -16,7 +17,13 @@ class Player:
     def __init__(self) -> None:
         current()
         self.start = free()
-        self.runs: list[tuple[int, int]] = []
+        self.runs: list[tuple[int, int, int]] = []  # address, bytes, a number of its own
+        self.numbers = 0
+        self.captures, self.launches = pointer(), pointer()
+        for stream in (self.captures, self.launches):
+            call("cuStreamCreate", at(stream), 1)
+        self.noted: list[int] = []  # the allocations that the capture under way fills
+        self.graphs: list[tuple[c.c_void_p, list[int]]] = []
         self.pooled: list[int] = []
         self.handles: list[int] = []
         self.sizes: list[int] = []
@@ -35,17 +42,18 @@ class Player:
         p, wanted = u64(), (1 + n % 8) * BLOCK
         result = call("cuMemAlloc_v2", at(p), size(wanted))
         if result == 0:
-            self.runs.append((p.value, wanted))
+            self.numbers += 1
+            self.runs.append((p.value, wanted, self.numbers))
         return result
 
     def do_free(self, n: int) -> int:
         if not self.runs:
             return call("cuMemFree_v2", u64(0))
-        self.gone, _ = self.runs.pop(n % len(self.runs))
+        self.gone, _, _ = self.runs.pop(n % len(self.runs))
         return call("cuMemFree_v2", u64(self.gone))
 
     def do_double(self, _: int) -> int:
-        taken = [p for p, _ in self.runs] + self.pooled  # the address may be somebody else's by now
+        taken = [p for p, _, _ in self.runs] + self.pooled  # the address may be somebody else's by now
         return call("cuMemFree_v2", u64(self.gone + 1 if self.gone in taken else self.gone))
 
     def do_garbage(self, n: int) -> int:
@@ -60,14 +68,14 @@ class Player:
     def do_fill(self, n: int) -> int:
         if not self.runs:
             return call("cuMemsetD8_v2", u64(0x1000), 1, size(8))
-        p, wanted = self.runs[n % len(self.runs)]
+        p, wanted, _ = self.runs[n % len(self.runs)]
         return call("cuMemsetD8_v2", u64(p), n % 251, size(wanted))
 
     def do_check(self, n: int) -> int | tuple[int, int]:
         out = (c.c_ubyte * 4096)()
         if not self.runs:
             return call("cuMemcpyDtoH_v2", out, u64(0x1000), size(8))
-        p, wanted = self.runs[n % len(self.runs)]
+        p, wanted, _ = self.runs[n % len(self.runs)]
         result = call("cuMemcpyDtoH_v2", out, u64(p + n * 997 % (wanted - 4096)), size(4096))
         values = set(out)
         return result, values.pop() if len(values) == 1 else 999
@@ -138,6 +146,63 @@ class Player:
 
     def do_array_end(self, n: int) -> int:
         return call("cuArrayDestroy", pointer(self.arrays.pop(n % len(self.arrays)) if self.arrays else None))
+
+    def do_begin(self, _: int) -> int:
+        result = call("cuStreamBeginCapture_v2", self.captures, 2)
+        if result == 0:
+            self.noted = []
+        return result
+
+    def do_note(self, n: int) -> int | tuple[int, int]:
+        """A fill on the capturing stream, which is a node while it captures and is done at once otherwise."""
+        if not self.runs:
+            state = c.c_int(7)
+            return call("cuStreamIsCapturing", self.captures, at(state)), state.value
+        p, wanted, number = self.runs[n % len(self.runs)]
+        self.noted.append(number)
+        return call("cuMemsetD8Async", u64(p), n % 251, size(wanted), self.captures)
+
+    def do_end(self, _: int) -> int | tuple[int, int]:
+        graph, count = pointer(), size(0)
+        result = call("cuStreamEndCapture", self.captures, at(graph))
+        noted, self.noted = self.noted, []
+        if result:
+            return result
+        self.graphs.append((graph, noted))
+        return call("cuGraphGetNodes", graph, None, at(count)), count.value
+
+    def do_forbidden(self, _: int) -> int:
+        """Waiting for a stream that captures breaks its capture."""
+        return call("cuStreamSynchronize", self.captures)
+
+    def do_launch(self, n: int) -> int:
+        """A graph of which everything still lives; its bytes are checked by later steps."""
+        living = {number for _, _, number in self.runs}
+        ready = [graph for graph, noted in self.graphs if living.issuperset(noted)]
+        if not ready:
+            return call("cuGraphLaunch", None, self.launches)
+        exe = pointer()
+        result = call("cuGraphInstantiateWithFlags", at(exe), ready[n % len(ready)], u64(0))
+        result = result or call("cuGraphLaunch", exe, self.launches) or call("cuStreamSynchronize", self.launches)
+        return result or call("cuGraphExecDestroy", exe)
+
+    def do_node(self, n: int) -> int:
+        """An explicit node in a graph, right or of an impossible width."""
+        if not self.graphs:
+            return call("cuGraphDestroy", None)
+        graph, noted = self.graphs[n % len(self.graphs)]
+        if not self.runs:
+            return call("cuGraphAddEmptyNode", at(pointer()), graph, None, size(0))
+        p, wanted, number = self.runs[n % len(self.runs)]
+        fill = Memset(p, 0, n % 251, 3 if n % 4 == 0 else 1, wanted, 1)
+        result = call("cuGraphAddMemsetNode", at(pointer()), graph, None, size(0), at(fill), None)
+        if result == 0:
+            noted.append(number)
+        return result
+
+    def do_drop(self, n: int) -> int:
+        graph = self.graphs.pop(n % len(self.graphs))[0] if self.graphs else None
+        return call("cuGraphDestroy", graph)
 
 
 player = Player()

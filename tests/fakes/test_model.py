@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.node.faults import Fault
 from lab.node.server import NodeServer
 
 HERE = Path(__file__).parent
@@ -27,6 +28,11 @@ STEPS_FULL = 50_000
 
 WORDS = ("alloc", "free", "async", "async_free", "double", "garbage", "fill", "check", "create", "map", "unmap")
 WORDS += ("release", "reserve", "unreserve", "sync", "array", "array_end", "over", "zero")
+WORDS += ("begin", "note", "note", "end", "forbidden", "launch", "node", "drop")
+ILLEGAL_STATE, UNSUPPORTED, INVALIDATED = 401, 900, 901
+
+
+Fill = tuple[list[int], int]  # an allocation and the byte that it is filled with
 
 
 class Model:
@@ -39,6 +45,9 @@ class Model:
         self.arrays: list[int] = []
         self.pooled: list[int] = []
         self.reserved = self.used = 0
+        self.capture: list[Fill] | None = None
+        self.broken = False
+        self.graphs: list[list[Fill]] = []
 
     def want(self, word: str, n: int) -> tuple[int, int, int]:
         code, seen = getattr(self, word)(n)
@@ -164,6 +173,65 @@ class Model:
         self.used -= self.arrays.pop(n % len(self.arrays))
         return 0, -1
 
+    def begin(self, _: int) -> tuple[int, int]:
+        if self.capture is not None:
+            return ILLEGAL_STATE, -1
+        self.capture, self.broken = [], False
+        return 0, -1
+
+    def note(self, n: int) -> tuple[int, int]:
+        if not self.runs:
+            return 0, 0 if self.capture is None else 2 if self.broken else 1
+        run = self.runs[n % len(self.runs)]
+        if self.capture is None:
+            run[1] = n % 251
+        elif self.broken:
+            return INVALIDATED, -1
+        else:
+            self.capture.append((run, n % 251))
+        return 0, -1
+
+    def end(self, _: int) -> tuple[int, int]:
+        capture, self.capture = self.capture, None
+        if capture is None:
+            return ILLEGAL_STATE, -1
+        if self.broken:
+            return INVALIDATED, -1
+        self.graphs.append(capture)
+        return 0, len(capture)
+
+    def forbidden(self, _: int) -> tuple[int, int]:
+        if self.capture is None:
+            self.sync(0)
+            return 0, -1
+        self.broken = True
+        return UNSUPPORTED, -1
+
+    def launch(self, n: int) -> tuple[int, int]:
+        ready = [graph for graph in self.graphs if all(any(run is one for one in self.runs) for run, _ in graph)]
+        if not ready:
+            return 1, -1
+        for run, byte in ready[n % len(ready)]:
+            run[1] = byte
+        self.sync(0)
+        return 0, -1
+
+    def node(self, n: int) -> tuple[int, int]:
+        if not self.graphs:
+            return 1, -1
+        if not self.runs:
+            return 0, -1
+        if n % 4 == 0:
+            return 1, -1
+        self.graphs[n % len(self.graphs)].append((self.runs[n % len(self.runs)], n % 251))
+        return 0, -1
+
+    def drop(self, n: int) -> tuple[int, int]:
+        if not self.graphs:
+            return 1, -1
+        self.graphs.pop(n % len(self.graphs))
+        return 0, -1
+
 
 setattr(Model, "async", Model._async)
 
@@ -179,7 +247,7 @@ def play(node: NodeServer, environment: Callable[..., dict[str, str]], steps: li
         timeout=600,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"died with {done.returncode}: {done.stderr}"
     return [tuple(answer) for answer in json.loads(done.stdout)]
 
 
@@ -210,6 +278,56 @@ def test_long_sequences_agree_with_the_model(
 ) -> None:
     for part in range(3):
         agree(card, guest_environment, sequences(seed + part, 600))
+
+
+def killed(node: NodeServer, environment: Callable[..., dict[str, str]], rng: random.Random) -> str:
+    """A guest that dies inside a driver call chosen by chance: nothing of it stays. The call and its number."""
+    names = ("cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync", "cuMemCreate", "cuMemMap")
+    names += ("cuMemUnmap", "cuMemRelease", "cuArrayCreate_v2", "cuArrayDestroy", "cuMemsetD8_v2", "cuGraphLaunch")
+    names += ("cuStreamEndCapture", "cuCtxSynchronize", "cuDevicePrimaryCtxRetain", "cuInit")
+    name, when = rng.choice(names), rng.choice(("before", "after"))
+    number = 1 if name in ("cuDevicePrimaryCtxRetain", "cuInit") else rng.randrange(1, 8)
+    index = node.plan(Fault(name=name, action="kill", call=number, when=when))  # type: ignore[arg-type]
+    try:
+        with pytest.raises(AssertionError, match="died"):
+            play(node, environment, sequences(rng.randrange(1 << 30), 500))
+        assert node.fired(index) == 1
+    finally:
+        node.withdraw(index)
+    node.wait_live(0)
+    assert node.snapshot().devices[0].used == 0
+    return f"{name} {number} {when}"
+
+
+@pytest.mark.sanitize
+def test_the_node_survives_kills_inside_calls(
+    card: NodeServer, guest_environment: Callable[..., dict[str, str]], seed: int
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(5):
+        killed(card, guest_environment, rng)
+    agree(card, guest_environment, sequences(seed, 200))
+
+
+@pytest.mark.full
+def test_the_node_survives_kills_anywhere(
+    card: NodeServer, guest_environment: Callable[..., dict[str, str]], seed: int
+) -> None:
+    """Inside two hundred calls, and from outside at no point in particular while a neighbour goes on."""
+    rng = random.Random(seed)
+    for part in range(200):
+        killed(card, guest_environment, rng)
+        variables = guest_environment(**card.environment, PYTHONPATH=os.fspath(HERE))
+        with subprocess.Popen([sys.executable, HERE / "model_guest.py"], env=variables, stdin=subprocess.PIPE) as guest:
+            assert guest.stdin
+            guest.stdin.write(json.dumps(sequences(seed + part, 5000)).encode())
+            guest.stdin.close()
+            calls = card.snapshot().calls.get("cuMemAlloc_v2", 0) + rng.randrange(1, 200)
+            card.wait_for(lambda now, calls=calls: now.calls.get("cuMemAlloc_v2", 0) >= calls)
+            guest.kill()
+        card.wait_live(0)
+        assert card.snapshot().devices[0].used == 0
+    agree(card, guest_environment, sequences(seed, 1000))
 
 
 @pytest.mark.full

@@ -116,6 +116,23 @@ def test_a_query_without_an_output(fault: str, end: int, under: Callable[..., An
     assert told == ([[0, LIMIT]] if end == 0 else [])
 
 
+@pytest.mark.parametrize(("fault", "lost"), [("CLEAN", 0), ("QUERY_LEAKS", 32 << 20)])
+def test_a_bookkeeping_query_that_fails(fault: str, lost: int, node: NodeServer, under: Callable[..., Any]) -> None:
+    """Handed out or given back: after a free of what was handed out, the driver holds nothing of it."""
+    node.plan(Fault(name="cuMemPoolGetAttribute", action="return", code=999, call=1))
+    program = (
+        "current()\n"
+        "before, p = free(), u64(7)\n"
+        'result = call("cuMemAllocAsync", at(p), size(1 << 20), None)\n'
+        'if result == 0: call("cuMemFree_v2", p)\n'
+        'call("cuCtxSynchronize")\n'
+        "tell(result, before - free())"
+    )
+    status, told, err = under(fault, program, limit=None).end()
+    assert status == 0, err
+    assert told == [[999 if lost else 0, lost]]
+
+
 @pytest.mark.parametrize(("fault", "right"), [("CLEAN", True), ("TOTAL_ZERO", False)])
 def test_a_total_without_a_limit(fault: str, right: bool, node: NodeServer, under: Callable[..., Any]) -> None:
     status, told, err = under(fault, "current()\ntell(total())", limit=None).end()
@@ -138,5 +155,5 @@ def test_the_bytes_of_the_killed(fault: str, result: int, under: Callable[..., A
 def test_every_fault_of_the_source_has_a_test(root: Path) -> None:
     text = (root / SOURCE).read_text(encoding="utf-8")
     planted = {line.split()[1] for line in text.splitlines() if line.startswith("#define ") and "/*" in line}
-    assert planted == {*BREAKS, "NULL_OUTPUT", "TOTAL_ZERO", "DEAD_BYTES"}
+    assert planted == {*BREAKS, "NULL_OUTPUT", "TOTAL_ZERO", "DEAD_BYTES", "QUERY_LEAKS"}
     assert len(planted) >= 10

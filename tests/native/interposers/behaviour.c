@@ -22,6 +22,7 @@
 #define DEAD_BYTES 9         /* a dead process's bytes stay charged */
 #define FREED_EARLY 10       /* a free that the driver refuses is credited all the same */
 #define SIZE_ZERO_CHARGED 11 /* a failed allocation stays charged */
+#define QUERY_LEAKS 12       /* when the question about a new stream-ordered allocation fails, it is nobody's */
 #ifndef FAULT
 #define FAULT CLEAN
 #endif
@@ -139,10 +140,26 @@ int cuMemAllocPitch_v2(pointer_t *pointer, size_t *pitch, size_t width, size_t h
                   pointer, row * height);
 }
 
+/* What the pool of the device holds now; the answer is a hint, the bytes asked for are charged anyway. */
+static int ask_pool(void) {
+    enum { RESERVED_HIGH = 6 };
+    int device = 0;
+    void *pool = NULL;
+    uint64_t high = 0;
+    int result = ((int (*)(int *))real("cuCtxGetDevice"))(&device);
+    if (result == SUCCESS) result = ((int (*)(void **, int))real("cuDeviceGetMemPool"))(&pool, device);
+    return result ? result : ((int (*)(void *, int, void *))real("cuMemPoolGetAttribute"))(pool, RESERVED_HIGH, &high);
+}
+
 int cuMemAllocAsync(pointer_t *pointer, size_t bytes, void *stream) {
     if (reserve(bytes)) return refused(pointer, FAULT == ASYNC_MINUS_ONE ? -1 : OUT_OF_MEMORY);
-    return settle(((int (*)(pointer_t *, size_t, void *))real("cuMemAllocAsync"))(pointer, bytes, stream), pointer,
-                  bytes);
+    int result = ((int (*)(pointer_t *, size_t, void *))real("cuMemAllocAsync"))(pointer, bytes, stream);
+    int asked = result == SUCCESS ? ask_pool() : SUCCESS;
+    if (asked != SUCCESS && FAULT == QUERY_LEAKS) {
+        give(bytes);
+        return refused(pointer, asked);
+    }
+    return settle(result, pointer, bytes);
 }
 
 int cuMemAllocFromPoolAsync(pointer_t *pointer, size_t bytes, void *pool, void *stream) {
