@@ -21,7 +21,7 @@ enum {
     DEFERRED = 0x80,
 };
 
-static unsigned channel_bytes(CUarray_format format) {
+unsigned array_channel_bytes(CUarray_format format) {
     switch ((int)format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8: return 1;
@@ -36,7 +36,7 @@ static unsigned channel_bytes(CUarray_format format) {
 }
 
 static CUresult judge(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    if (!d || d->Width == 0 || !channel_bytes(d->Format)) return CUDA_ERROR_INVALID_VALUE;
+    if (!d || d->Width == 0 || !array_channel_bytes(d->Format)) return CUDA_ERROR_INVALID_VALUE;
     if (d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4) return CUDA_ERROR_INVALID_VALUE;
     if (d->Flags & SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
     int layered = (d->Flags & LAYERED) != 0, cube = (d->Flags & CUBEMAP) != 0;
@@ -56,7 +56,7 @@ static uint64_t at_least_one(size_t n) { return n ? n : 1; }
 /* Fills element, pitch and slice; returns the bytes. */
 static uint64_t shape(struct array *a) {
     const CUDA_ARRAY3D_DESCRIPTOR *d = &a->desc;
-    a->element = channel_bytes(d->Format) * d->NumChannels;
+    a->element = array_channel_bytes(d->Format) * d->NumChannels;
     a->pitch = (d->Width * a->element + ROW - 1) / ROW * ROW;
     uint64_t rows = at_least_one(d->Height);
     if (rows > 1) rows = (rows + ROWS - 1) / ROWS * ROWS;
@@ -137,6 +137,11 @@ struct array *array_of(CUarray handle) {
     struct array *a = living(handle);
     if (!a || a->level_count) return NULL;
     return (a->parent ? a->parent : a)->memory ? a : NULL;
+}
+
+struct array *mipmap_of(CUmipmappedArray handle) {
+    struct array *m = living(handle);
+    return m && m->level_count ? m : NULL;
 }
 
 /* ---- arrays ----------------------------------------------------------------------------------------------- */
@@ -312,8 +317,8 @@ ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray * mipmap, const CUDA_ARRAY3D_DES
 static CUresult mipmap_destroy(CUmipmappedArray handle) {
     CUresult result = need_init();
     if (result) return result;
-    struct array *m = living(handle);
-    if (!m || !m->level_count) return CUDA_ERROR_INVALID_HANDLE;
+    struct array *m = mipmap_of(handle);
+    if (!m) return CUDA_ERROR_INVALID_HANDLE;
     return array_destroy(m);
 }
 ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), mipmap_destroy(mipmap))
@@ -321,8 +326,8 @@ ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), mipmap_destroy(mipmap)
 static CUresult mipmap_level(CUarray *out, CUmipmappedArray handle, unsigned level) {
     CUresult result = need_init();
     if (result) return result;
-    struct array *m = living(handle);
-    if (!m || !m->level_count) return CUDA_ERROR_INVALID_HANDLE;
+    struct array *m = mipmap_of(handle);
+    if (!m) return CUDA_ERROR_INVALID_HANDLE;
     if (!out || level >= m->level_count) return CUDA_ERROR_INVALID_VALUE;
     *out = (CUarray)(void *)&m->levels[level];
     return CUDA_SUCCESS;

@@ -17,7 +17,9 @@ struct array {
     struct array *next;
 };
 
-struct array *array_of(CUarray handle); /* NULL: not a living array, or one without memory */
+struct array *array_of(CUarray handle);              /* NULL: not a living array, or one without memory */
+struct array *mipmap_of(CUmipmappedArray handle);    /* NULL: not a living mipmap */
+unsigned array_channel_bytes(CUarray_format format); /* 0: no format that is known */
 CUresult array_create(struct ctx *ctx, const CUDA_ARRAY3D_DESCRIPTOR *desc, struct array **out);
 CUresult array_destroy(struct array *array);
 #endif

@@ -472,6 +472,16 @@ static CUresult reset_l2(void) {
 }
 ENTRY(cuCtxResetPersistingL2Cache, (void), reset_l2())
 
+/* MPS would be needed for a share of the multiprocessors; no fake device has it. */
+static CUresult get_affinity(const CUexecAffinityParam *out, int type) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    return out && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+                                                         : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuCtxGetExecAffinity, (CUexecAffinityParam * out, CUexecAffinityType type), get_affinity(out, (int)type))
+
 /* ---- profiling: there is nothing to start or stop, and the real calls succeed without a profiler, too ---- */
 
 static CUresult profile(void) {

@@ -244,6 +244,53 @@ static CUresult affinity(int *out, CUdevice device) {
 ENTRY(cuDeviceGetExecAffinitySupport, (int *pi, CUexecAffinityType type, CUdevice device),
       ((void)type, affinity(pi, device)))
 
+/* Identity numbers of Windows and of NvSci: no device of this platform has them. */
+static CUresult elsewhere(const void *out, CUdevice device) {
+    struct hl_node_device *d;
+    CUresult result = known(device, &d);
+    return result ? result : out ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuDeviceGetLuid, (char *luid, unsigned int *mask, CUdevice device), ((void)mask, elsewhere(luid, device)))
+ENTRY(cuDeviceGetNvSciSyncAttributes, (void *list, CUdevice device, int flags), ((void)flags, elsewhere(list, device)))
+
+/* The host's writes reach a device in order: there is nothing to flush. */
+static CUresult flush_writes(int target, int scope) {
+    struct ctx *ctx;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    return target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
+                   (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
+                    scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuFlushGPUDirectRDMAWrites, (CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope),
+      flush_writes((int)target, (int)scope))
+
+/* ---- multicast: no profile has a device that can (attribute 132 is 0, measured) ------------------------------- */
+
+static CUresult multicast(const void *wanted) {
+    CUresult result = need_init();
+    return result ? result : wanted ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuMulticastCreate, (CUmemGenericAllocationHandle * handle, const CUmulticastObjectProp *prop),
+      multicast(handle ? (const void *)prop : NULL))
+ENTRY(cuMulticastGetGranularity,
+      (size_t *granularity, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option),
+      ((void)option, multicast(granularity ? (const void *)prop : NULL)))
+/* There is no object that these could be about. */
+ENTRY(cuMulticastAddDevice, (CUmemGenericAllocationHandle handle, CUdevice device),
+      ((void)handle, (void)device, multicast(NULL)))
+ENTRY(cuMulticastBindMem,
+      (CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset,
+       size_t size, unsigned long long flags),
+      ((void)handle, (void)offset, (void)memory, (void)memory_offset, (void)size, (void)flags, multicast(NULL)))
+ENTRY(cuMulticastBindAddr,
+      (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr at, size_t size, unsigned long long flags),
+      ((void)handle, (void)offset, (void)at, (void)size, (void)flags, multicast(NULL)))
+ENTRY(cuMulticastUnbind, (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
+      ((void)handle, (void)device, (void)offset, (void)size, multicast(NULL)))
+
 static CUresult texture(size_t *out, CUdevice device) {
     struct hl_node_device *d;
     CUresult result = known(device, &d);

@@ -283,11 +283,59 @@ static CUresult set_pool(CUdevice device, CUmemoryPool handle) {
     struct visible *v = visible_device(device);
     struct pool *p = pool_of(handle);
     if (!v) return CUDA_ERROR_INVALID_DEVICE;
-    if (!p || p->device != v->physical) return CUDA_ERROR_INVALID_VALUE;
+    if (!p || p->device != v->physical || p->on_host) return CUDA_ERROR_INVALID_VALUE;
     v->pool = p;
     return CUDA_SUCCESS;
 }
 ENTRY(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool), set_pool(device, pool))
+
+/* The same by place. The pools of the host have their device's number only as where they are kept. */
+static CUresult place_of(const CUmemLocation *where, int type, struct visible **v, int *on_host) {
+    CUresult result = need_init();
+    if (result) return result;
+    if (!where || (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != 2 /* managed, newer headers */))
+        return CUDA_ERROR_INVALID_VALUE;
+    *on_host = where->type == CU_MEM_LOCATION_TYPE_HOST || where->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    if (!*on_host && where->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_NOT_SUPPORTED;
+    *v = visible_device(*on_host ? 0 : where->id);
+    return *v ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static struct pool *host_default, *host_current; /* under the lock */
+
+static CUresult place_pool(CUmemoryPool *out, const CUmemLocation *where, int type, int current) {
+    struct visible *v = NULL;
+    int on_host;
+    CUresult result = place_of(where, type, &v, &on_host);
+    if (result) return result;
+    if (!on_host) return device_pool(out, where->id, current);
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    fake_lock();
+    if (!host_default && (host_default = pool_new(v->physical, 1)) != NULL) host_default->on_host = 1;
+    struct pool *p = current && host_current ? host_current : host_default;
+    fake_unlock();
+    *out = (CUmemoryPool)(void *)p;
+    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+ENTRY(cuMemGetDefaultMemPool, (CUmemoryPool * pool, CUmemLocation *where, CUmemAllocationType type),
+      place_pool(pool, where, (int)type, 0))
+ENTRY(cuMemGetMemPool, (CUmemoryPool * pool, CUmemLocation *where, CUmemAllocationType type),
+      place_pool(pool, where, (int)type, 1))
+
+static CUresult set_place_pool(const CUmemLocation *where, int type, CUmemoryPool handle) {
+    struct visible *v = NULL;
+    int on_host;
+    CUresult result = place_of(where, type, &v, &on_host);
+    if (result) return result;
+    if (!on_host) return set_pool(where->id, handle);
+    struct pool *p = pool_of(handle);
+    if (!p || !p->on_host) return CUDA_ERROR_INVALID_VALUE;
+    host_current = p;
+    return CUDA_SUCCESS;
+}
+ENTRY(cuMemSetMemPool, (CUmemLocation * where, CUmemAllocationType type, CUmemoryPool pool),
+      set_place_pool(where, (int)type, pool))
 
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *wanted) {
     CUresult result = need_init();
@@ -320,6 +368,7 @@ static CUresult destroy(CUmemoryPool handle) {
     fake_lock();
     for (int i = 0; i < fake.count; i++)
         if (fake.visible[i].pool == p) fake.visible[i].pool = fake.visible[i].default_pool;
+    if (host_current == p) host_current = NULL;
     p->destroyed = 1;
     if (p->live == 0) pool_end(p);
     fake_unlock();

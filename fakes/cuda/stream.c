@@ -396,6 +396,29 @@ static CUresult wait_event(CUstream stream, CUevent event, unsigned flags, int d
 PAIR(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags),
      wait_event(stream, event, flags, DEFAULT_STREAM))
 
+/* All streams of a context: the event comes after what is queued in each, or each waits for it. */
+static CUresult whole_context(CUcontext handle, CUevent event, int record) {
+    struct ctx *ctx;
+    struct event *e;
+    CUresult result = need_init();
+    if (result == CUDA_SUCCESS) result = graph_ctx(handle, &ctx);
+    if (result == CUDA_SUCCESS) result = event_of(event, &e);
+    if (result) return result;
+    if (e->ctx != ctx && record) return CUDA_ERROR_INVALID_HANDLE;
+    if (capturing() && capture_unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct stream *latest = &ctx->legacy;
+    fake_lock();
+    for (struct stream *s = ctx->streams; s; s = s->next) {
+        if (!record) stream_after(s, e);
+        else if (s->end_ns > latest->end_ns || s->pending) latest = s;
+    }
+    fake_unlock();
+    if (!record) stream_after(&ctx->legacy, e);
+    return record ? event_mark(e, latest) : CUDA_SUCCESS;
+}
+ENTRY(cuCtxRecordEvent, (CUcontext ctx, CUevent event), whole_context(ctx, event, 1))
+ENTRY(cuCtxWaitEvent, (CUcontext ctx, CUevent event), whole_context(ctx, event, 0))
+
 /* ---- host functions --------------------------------------------------------------------------------------- */
 
 struct job {

@@ -34,7 +34,7 @@ FOREIGN = (
     "dlsyms",
 )
 PREFIXES = {"cuda": "cu", "nvml": "nvml"}
-GROUP_KEYS = frozenset({"reason"})
+GROUP_KEYS = frozenset({"lacks", "reason"})
 WAITS = frozenset({"charge", "pace"})  # what a suspended process does not begin, unless a line says otherwise
 LINE_KEYS = frozenset({"action", "base", "bytes", "fake", "header", "kind", "reason", "running", "since"})
 
@@ -54,6 +54,8 @@ class Hook:
     reason: str
     """Why it passes; empty for hooked names."""
     fake: Fake
+    lacks: str
+    """Why the fake has no behaviour for it; empty where it has, for data, and for what it does not export."""
     base: str
     """Name the resolver knows it by; empty: the resolver does not know it."""
     since: int
@@ -172,7 +174,10 @@ def _read_group(path: Path, library: str, family: str, group: Any, rows: dict[st
             raise SpecError(f"{path}: {where} {name}: not an inline table; write {name} = {{action = ..., fake = ...}}")
         if name in rows:
             raise SpecError(f"{path}: {where} {name}: listed twice; keep one line")
-        rows[name] = _read_line(path, library, family, name, line, reason)
+        rows[name] = row = _read_line(path, library, family, name, line, reason)
+        row["lacks"] = group.get("lacks", "") if row["fake"] == "unsupported" and row["kind"] == "func" else ""
+        if row["fake"] == "unsupported" and row["kind"] == "func" and not row["lacks"]:
+            raise SpecError(f"{path}: {where} {name}: unsupported, and the group does not say why; write lacks = ...")
 
 
 def _read_line(path: Path, library: str, family: str, name: str, line: dict[str, Any], reason: str) -> dict[str, Any]:

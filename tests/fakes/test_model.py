@@ -313,9 +313,9 @@ def test_the_node_survives_kills_inside_calls(
 def test_the_node_survives_kills_anywhere(
     card: NodeServer, guest_environment: Callable[..., dict[str, str]], seed: int
 ) -> None:
-    """Inside two hundred calls, and from outside at no point in particular while a neighbour goes on."""
+    """Inside a hundred calls, and from outside at no point in particular while a neighbour goes on."""
     rng = random.Random(seed)
-    for part in range(200):
+    for part in range(100):
         killed(card, guest_environment, rng)
         variables = guest_environment(**card.environment, PYTHONPATH=os.fspath(HERE))
         with subprocess.Popen([sys.executable, HERE / "model_guest.py"], env=variables, stdin=subprocess.PIPE) as guest:

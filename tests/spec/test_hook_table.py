@@ -172,6 +172,11 @@ def test_every_pass_has_a_reason_and_no_hook_has_one() -> None:
     assert all(bool(hook.reason) == (hook.action == "pass") for hook in load_hooks().hooks)
 
 
+def test_what_the_fake_lacks_it_lacks_for_a_reason() -> None:
+    hooks = load_hooks().hooks
+    assert all(bool(hook.lacks) == (hook.fake == "unsupported" and hook.kind == "func") for hook in hooks)
+
+
 def test_variants_of_a_hooked_name_are_hooked() -> None:
     """A client gets any variant, by version and stream class: one that is left out is an escape."""
     table = load_hooks()
@@ -195,6 +200,7 @@ LINE = 'cuInit = {base = "cuInit", since = 2000, action = "lifecycle", fake = "r
         (LINE.replace("cuInit = ", "nvmlInit = "), "starts with 'cu'; move it"),
         (LINE[:-1] + ', kind = "data"}', "data has bytes"),
         (LINE + "\n" + LINE.replace("cuInit =", "cuInit_v2 ="), "two names since the same version"),
+        (LINE.replace('"real"', '"unsupported"'), "the group does not say why"),
         ("cuInit = 3", "not an inline table"),
         ("cuInit = {", "not TOML"),
         (LINE + "\n[cuda.other]\n" + LINE, "listed twice"),
