@@ -188,6 +188,12 @@ struct event *event_new(struct ctx *ctx, unsigned flags);
 /* Memory (memory.c, pool.c). */
 CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out);
 void memory_end(struct alloc *alloc); /* any kind; under the lock */
+struct freed {
+    uint64_t bytes;
+    uint32_t device;
+    int ours, pooled; /* ours: not memory that somebody else made */
+};
+CUresult memory_free(CUdeviceptr pointer, struct freed *freed); /* any pointer that a free call may end */
 struct alloc *memory_at(CUdeviceptr pointer, uint64_t *offset);
 void pool_freed(struct alloc *alloc); /* under the lock, before arena_free */
 void pools_settle(uint32_t device);   /* a synchronisation: pools give back what they may */

@@ -196,7 +196,7 @@ static CUresult check(const struct function *f, const struct shape *s) {
         return CUDA_ERROR_INVALID_VALUE;
     if (s->grid[0] > GRID_X_MAX || s->grid[1] > GRID_YZ_MAX || s->grid[2] > GRID_YZ_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    return s->shared > (unsigned)f->dynamic_shared ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return s->shared > (unsigned)f->settings.dynamic_shared ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static void not_executed(const struct ctx *ctx, const struct entry *e, uint16_t name, uint64_t ns) {
@@ -514,7 +514,7 @@ static CUresult resident(int *out, CUfunction handle, int threads, size_t shared
     if (result) return result;
     if (!out || threads <= 0 || flags > 1) return CUDA_ERROR_INVALID_VALUE;
     if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
-    *out = shared > (size_t)f->dynamic_shared
+    *out = shared > (size_t)f->settings.dynamic_shared
                ? 0
                : (int)blocks_per_sm(physical(ctx->device), f->entry, (uint64_t)threads, shared);
     return CUDA_SUCCESS;
@@ -566,7 +566,7 @@ static CUresult available(size_t *out, CUfunction handle, int blocks, int thread
     uint64_t each = d->shared_bytes_per_sm / (unsigned)blocks / 128 *
                     128; /* the reserve of a block is not taken off, as measured */
     each = each > f->entry->shared ? each - f->entry->shared : 0;
-    *out = each > (uint64_t)f->dynamic_shared ? (size_t)f->dynamic_shared : each;
+    *out = each > (uint64_t)f->settings.dynamic_shared ? (size_t)f->settings.dynamic_shared : each;
     return CUDA_SUCCESS;
 }
 ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *shared, CUfunction f, int blocks, int threads),

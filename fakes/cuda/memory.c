@@ -149,6 +149,22 @@ API cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     LEAVE(result, bytes, result ? 0 : *pointer);
 }
 
+CUresult memory_free(CUdeviceptr pointer, struct freed *freed) {
+    uint64_t offset;
+    fake_lock();
+    struct alloc *a = memory_at(pointer, &offset);
+    if (__builtin_expect(!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data, 0)) {
+        int ended = a && a->data && a->offset == offset && imported_end(a);
+        fake_unlock();
+        *freed = (struct freed){0};
+        return ended ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    *freed = (struct freed){.bytes = a->bytes, .ours = 1, .device = a->device, .pooled = a->pool != NULL};
+    memory_end(a);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+
 static CUresult release(CUdeviceptr pointer, uint64_t *bytes) {
     CUresult result = need_init();
     if (__builtin_expect(result, 0)) return result;
@@ -156,21 +172,12 @@ static CUresult release(CUdeviceptr pointer, uint64_t *bytes) {
     if (current && (result = ctx_trouble(current)) != CUDA_SUCCESS) return result;
     if (pointer == 0) return CUDA_SUCCESS;
     if (capturing() && capture_unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    uint64_t offset;
-    fake_lock();
-    struct alloc *a = memory_at(pointer, &offset);
-    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data) {
-        int ended = a && a->data && a->offset == offset && imported_end(a);
-        fake_unlock();
-        return ended ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
-    uint32_t device = a->device;
-    *bytes = a->bytes;
-    struct pool *pool = a->pool;
-    memory_end(a);
-    fake_unlock();
-    if (pool) pools_settle(device); /* a synchronous free waits for the device */
-    if (physical(device)->latency_ns[HL_LATENCY_FREE]) hl_latency(device, HL_LATENCY_FREE);
+    struct freed freed;
+    result = memory_free(pointer, &freed);
+    *bytes = freed.bytes;
+    if (result || !freed.ours) return result;
+    if (freed.pooled) pools_settle(freed.device); /* a synchronous free waits for the device */
+    if (physical(freed.device)->latency_ns[HL_LATENCY_FREE]) hl_latency(freed.device, HL_LATENCY_FREE);
     return CUDA_SUCCESS;
 }
 

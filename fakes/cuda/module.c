@@ -1,4 +1,4 @@
-/* Modules, libraries, kernels, functions and links. A library is read when it is loaded but judged when it is first used
+/* Modules, libraries, kernels and functions. A library is read when it is loaded but judged when it is first used
  * (lazy loading); a module is judged at once. Code and variables of a module take device memory of kind MODULE. */
 #include "module.h"
 
@@ -11,14 +11,6 @@
 
 enum { SHARED_DEFAULT = 49152, CODE_BYTES_MAX = 1 << 20 };
 
-struct kernel {
-    uint32_t magic;
-    struct library *library;
-    const struct entry *entry;
-    int dynamic_shared, carveout;
-    struct kernel *next;
-};
-
 struct library {
     uint32_t magic;
     int trouble; /* what every use of it answers */
@@ -27,8 +19,6 @@ struct library {
     struct module *modules; /* one a context, made at first use; linked by their own `next` in the context */
     struct library *next;
 };
-
-static int capability_of(uint32_t device) { return physical(device)->cc_major * 10 + physical(device)->cc_minor; }
 
 /* ---- modules ---------------------------------------------------------------------------------------------- */
 
@@ -98,7 +88,7 @@ static CUresult load(CUmodule *out, const void *data, size_t bytes) {
     if (result) return result;
     if (!out || !data) return CUDA_ERROR_INVALID_VALUE;
     struct image *image;
-    result = (CUresult)image_parse(data, bytes, capability_of(ctx->device), &image);
+    result = (CUresult)image_parse(data, bytes, capability_of_device(ctx->device), &image);
     if (result) return result;
     struct module *m;
     result = module_new(ctx, image, 1, NULL, &m);
@@ -113,7 +103,7 @@ ENTRY(cuModuleLoadDataEx,
       ((void)count, (void)options, (void)values, load(module, image, 0)))
 
 /* The whole file with a NUL after it; NULL: it cannot be read. */
-static void *read_file(const char *path, size_t *bytes) {
+void *image_file(const char *path, size_t *bytes) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
     char *text = NULL;
@@ -137,7 +127,7 @@ static CUresult load_file(CUmodule *out, const char *path) {
     if (result) return result;
     if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
     size_t bytes = 0;
-    void *data = read_file(path, &bytes);
+    void *data = image_file(path, &bytes);
     if (!data) return CUDA_ERROR_FILE_NOT_FOUND;
     result = load(out, data, 0);
     free(data);
@@ -174,8 +164,7 @@ static CUresult module_function(struct module *m, const struct entry *entry, str
         f->magic = MAGIC_FUNCTION;
         f->module = m;
         f->entry = entry;
-        f->dynamic_shared = SHARED_DEFAULT - (int)entry->shared;
-        f->carveout = -1;
+        f->settings = (struct settings){SHARED_DEFAULT - (int)entry->shared, -1};
         f->block[0] = f->block[1] = f->block[2] = 1;
         f->next = m->functions;
         m->functions = f;
@@ -289,15 +278,15 @@ static CUresult library_load(CUlibrary *out, const void *data) {
     struct library *l = calloc(1, sizeof *l);
     if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
     l->magic = MAGIC_LIBRARY;
-    l->trouble = image_parse(data, 0, capability_of(fake.visible[0].physical), &l->image);
+    l->trouble = image_parse(data, 0, capability_of_device(fake.visible[0].physical), &l->image);
     for (uint32_t i = 0; !l->trouble && i < l->image->entries; i++) {
         struct kernel *k = calloc(1, sizeof *k);
         if (!k) {
             l->trouble = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        *k = (struct kernel){MAGIC_KERNEL, l, &l->image->entry[i], SHARED_DEFAULT - (int)l->image->entry[i].shared, -1,
-                             l->kernels};
+        *k = (struct kernel){
+            MAGIC_KERNEL, l, &l->image->entry[i], {SHARED_DEFAULT - (int)l->image->entry[i].shared, -1}, l->kernels};
         l->kernels = k;
     }
     *out = (CUlibrary)(void *)l;
@@ -315,7 +304,7 @@ static CUresult library_file(CUlibrary *out, const char *path) {
     if (result) return result;
     if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
     size_t bytes = 0;
-    void *data = read_file(path, &bytes);
+    void *data = image_file(path, &bytes);
     if (!data) return CUDA_ERROR_FILE_NOT_FOUND;
     result = library_load(out, data);
     free(data);
@@ -445,7 +434,7 @@ static CUresult unified(void **out, CUlibrary handle) {
 ENTRY(cuLibraryGetUnifiedFunction, (void **out, CUlibrary library, const char *symbol),
       ((void)symbol, unified(out, library)))
 
-static CUresult kernel_of(CUkernel handle, struct kernel **out) {
+CUresult kernel_of(CUkernel handle, struct kernel **out) {
     CUresult result = need_init();
     if (result) return result;
     struct kernel *k = (struct kernel *)(void *)handle;
@@ -460,7 +449,7 @@ static CUresult kernel_function(struct ctx *ctx, struct kernel *k, struct functi
     CUresult result = library_module(k->library, ctx, &m);
     if (result) return result;
     result = module_function(m, k->entry, out);
-    if (result == CUDA_SUCCESS) (*out)->dynamic_shared = k->dynamic_shared;
+    if (result == CUDA_SUCCESS) (*out)->settings.dynamic_shared = k->settings.dynamic_shared;
     return result;
 }
 
@@ -488,307 +477,3 @@ CUresult function_of(struct ctx *ctx, CUfunction handle, struct function **out) 
     if (f->magic == MAGIC_KERNEL) return kernel_function(ctx, (struct kernel *)(void *)handle, out);
     return CUDA_ERROR_INVALID_HANDLE;
 }
-
-/* ---- what is known of a function -------------------------------------------------------------------------- */
-
-static CUresult attribute(const struct entry *e, int dynamic_shared, int carveout, int capability, int which,
-                          int *out) {
-    if (!out || which < 0 || which >= 16) return CUDA_ERROR_INVALID_VALUE;
-    switch (which) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *out = (int)e->max_threads; break;
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *out = (int)e->shared; break;
-    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *out = (int)e->constant; break;
-    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *out = (int)e->local; break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: *out = (int)e->registers; break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION: *out = e->ptx_version; break;
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *out = capability; break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *out = dynamic_shared; break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *out = carveout; break;
-    default: *out = 0;
-    }
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_attribute(uint32_t device, const struct entry *e, int *dynamic_shared, int *carveout, int which,
-                              int value) {
-    if (which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-        if (value < 0 || (uint32_t)value + e->shared > physical(device)->shared_bytes_optin)
-            return CUDA_ERROR_INVALID_VALUE;
-        *dynamic_shared = value;
-        return CUDA_SUCCESS;
-    }
-    if (which == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
-        if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
-        *carveout = value;
-        return CUDA_SUCCESS;
-    }
-    /* Cluster attributes are accepted; 10 (set by the compiler) and everything else cannot be changed. */
-    return which >= 11 && which <= 14                ? CUDA_SUCCESS
-           : which == 15 && value >= 0 && value <= 2 ? CUDA_SUCCESS
-                                                     : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* Questions about a function may be asked with or without a current context. */
-static CUresult some_function(CUfunction handle, struct function **out) {
-    CUresult result = need_init();
-    if (result) return result;
-    if (!handle) return CUDA_ERROR_INVALID_HANDLE;
-    struct ctx *ctx;
-    if (((struct function *)(void *)handle)->magic == MAGIC_KERNEL && (result = need_ctx(&ctx)) != CUDA_SUCCESS)
-        return result;
-    return function_of(fake_current, handle, out);
-}
-
-static CUresult func_get(int *out, int which, CUfunction handle) {
-    struct function *f;
-    CUresult result = some_function(handle, &f);
-    return result
-               ? result
-               : attribute(f->entry, f->dynamic_shared, f->carveout, capability_of(f->module->ctx->device), which, out);
-}
-ENTRY(cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
-      func_get(value, (int)which, function))
-
-static CUresult func_set(CUfunction handle, int which, int value) {
-    struct function *f;
-    CUresult result = some_function(handle, &f);
-    return result ? result
-                  : set_attribute(f->module->ctx->device, f->entry, &f->dynamic_shared, &f->carveout, which, value);
-}
-ENTRY(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute which, int value),
-      func_set(function, (int)which, value))
-
-static CUresult func_exists(CUfunction handle) {
-    struct function *f;
-    return some_function(handle, &f);
-}
-ENTRY(cuFuncSetCacheConfig, (CUfunction function, CUfunc_cache config), ((void)config, func_exists(function)))
-ENTRY(cuFuncSetSharedMemConfig, (CUfunction function, CUsharedconfig config), ((void)config, func_exists(function)))
-ENTRY(cuFuncLoad, (CUfunction function), func_exists(function))
-
-static CUresult func_loaded(CUfunctionLoadingState *out, CUfunction handle) {
-    CUresult result = func_exists(handle);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = CU_FUNCTION_LOADING_STATE_LOADED;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuFuncIsLoaded, (CUfunctionLoadingState * state, CUfunction function), func_loaded(state, function))
-
-static CUresult func_name(const char **out, CUfunction handle) {
-    struct function *f;
-    CUresult result = some_function(handle, &f);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = f->entry->name;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuFuncGetName, (const char **name, CUfunction function), func_name(name, function))
-
-static CUresult func_module(CUmodule *out, CUfunction handle) {
-    struct function *f;
-    CUresult result = some_function(handle, &f);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = (CUmodule)(void *)f->module;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuFuncGetModule, (CUmodule * module, CUfunction function), func_module(module, function))
-
-static CUresult parameter(const struct entry *e, size_t index, size_t *offset, size_t *bytes) {
-    if (!offset || index >= e->count) return CUDA_ERROR_INVALID_VALUE;
-    *offset = e->parameter[index].offset;
-    if (bytes) *bytes = e->parameter[index].size;
-    return CUDA_SUCCESS;
-}
-
-static CUresult func_param(CUfunction handle, size_t index, size_t *offset, size_t *bytes) {
-    struct function *f;
-    CUresult result = some_function(handle, &f);
-    return result ? result : parameter(f->entry, index, offset, bytes);
-}
-ENTRY(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t *offset, size_t *bytes),
-      func_param(function, index, offset, bytes))
-
-static CUresult kernel_param(CUkernel handle, size_t index, size_t *offset, size_t *bytes) {
-    struct ctx *ctx;
-    struct kernel *k;
-    CUresult result = need_ctx(&ctx);
-    if (result == CUDA_SUCCESS) result = kernel_of(handle, &k);
-    return result ? result : parameter(k->entry, index, offset, bytes);
-}
-ENTRY(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t *offset, size_t *bytes),
-      kernel_param(kernel, index, offset, bytes))
-
-static CUresult kernel_get(int *out, int which, CUkernel handle, CUdevice device) {
-    struct kernel *k;
-    CUresult result = kernel_of(handle, &k);
-    if (result) return result;
-    struct visible *v = visible_device(device);
-    if (!v) return CUDA_ERROR_INVALID_DEVICE;
-    return attribute(k->entry, k->dynamic_shared, k->carveout, capability_of(v->physical), which, out);
-}
-ENTRY(cuKernelGetAttribute, (int *value, CUfunction_attribute which, CUkernel kernel, CUdevice device),
-      kernel_get(value, (int)which, kernel, device))
-
-static CUresult kernel_set(int which, int value, CUkernel handle, CUdevice device) {
-    struct kernel *k;
-    CUresult result = kernel_of(handle, &k);
-    if (result) return result;
-    struct visible *v = visible_device(device);
-    if (!v) return CUDA_ERROR_INVALID_DEVICE;
-    return set_attribute(v->physical, k->entry, &k->dynamic_shared, &k->carveout, which, value);
-}
-ENTRY(cuKernelSetAttribute, (CUfunction_attribute which, int value, CUkernel kernel, CUdevice device),
-      kernel_set((int)which, value, kernel, device))
-
-static CUresult kernel_exists(CUkernel handle) {
-    struct kernel *k;
-    return kernel_of(handle, &k);
-}
-ENTRY(cuKernelSetCacheConfig, (CUkernel kernel, CUfunc_cache config, CUdevice device),
-      ((void)config, (void)device, kernel_exists(kernel)))
-
-static CUresult kernel_name(const char **out, CUkernel handle) {
-    struct kernel *k;
-    CUresult result = kernel_of(handle, &k);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = k->entry->name;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuKernelGetName, (const char **name, CUkernel kernel), kernel_name(name, kernel))
-
-static CUresult kernel_library(CUlibrary *out, CUkernel handle) {
-    struct kernel *k;
-    CUresult result = kernel_of(handle, &k);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = (CUlibrary)(void *)k->library;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuKernelGetLibrary, (CUlibrary * library, CUkernel kernel), kernel_library(library, kernel))
-
-/* ---- links ------------------------------------------------------------------------------------------------ */
-
-/* What comes out of a link is text or a cubin that these functions read again: the last input that has entries, or an
- * empty PTX module. A linker that merges several inputs is not modelled. */
-struct link {
-    uint32_t magic;
-    uint32_t device;
-    char *result;
-    size_t bytes;
-    unsigned inputs;
-};
-
-static CUresult link_of(CUlinkState handle, struct link **out) {
-    CUresult result = need_init();
-    if (result) return result;
-    struct link *l = (struct link *)(void *)handle;
-    if (!l || l->magic != MAGIC_LINK) return CUDA_ERROR_INVALID_HANDLE;
-    *out = l;
-    return CUDA_SUCCESS;
-}
-
-static CUresult link_create(CUlinkState *out) {
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    struct link *l = calloc(1, sizeof *l);
-    if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
-    l->magic = MAGIC_LINK;
-    l->device = ctx->device;
-    *out = (CUlinkState)(void *)l;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuLinkCreate, (unsigned int count, CUjit_option *options, void **values, CUlinkState *out),
-      ((void)count, (void)options, (void)values, link_create(out)))
-ENTRY(cuLinkCreate_v2, (unsigned int count, CUjit_option *options, void **values, CUlinkState *out),
-      ((void)count, (void)options, (void)values, link_create(out)))
-
-static CUresult link_add(CUlinkState handle, int type, const void *data, size_t bytes) {
-    struct link *l;
-    struct image *image;
-    CUresult result = link_of(handle, &l);
-    if (result) return result;
-    if (!data || !bytes || type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
-    if (type == CU_JIT_INPUT_LIBRARY || type == CU_JIT_INPUT_NVVM || type == CU_JIT_INPUT_OBJECT)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    result = (CUresult)image_parse(data, bytes, capability_of(l->device), &image);
-    if (result) return result;
-    int better = image->entries || !l->result;
-    int merges = image->entries && l->inputs;
-    image_free(image);
-    if (merges) return CUDA_ERROR_NOT_SUPPORTED;
-    l->inputs += better;
-    if (!better) return CUDA_SUCCESS;
-    char *copy = calloc(1, bytes + 1);
-    if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(copy, data, bytes);
-    free(l->result);
-    l->result = copy;
-    l->bytes = bytes;
-    return CUDA_SUCCESS;
-}
-#define LINK_ADD(NAME)                                                                                                 \
-    API NAME(CUlinkState state, CUjitInputType type, void *data, size_t bytes, const char *name, unsigned int count,   \
-             CUjit_option *options, void **values);                                                                    \
-    API NAME(CUlinkState state, CUjitInputType type, void *data, size_t bytes, const char *name, unsigned int count,   \
-             CUjit_option *options, void **values) {                                                                   \
-        ENTER(NAME);                                                                                                   \
-        (void)name, (void)count, (void)options, (void)values;                                                          \
-        LEAVE(link_add(state, (int)type, data, bytes), bytes, 0);                                                      \
-    }
-LINK_ADD(cuLinkAddData)
-LINK_ADD(cuLinkAddData_v2)
-
-static CUresult link_file(CUlinkState handle, int type, const char *path) {
-    struct link *l;
-    CUresult result = link_of(handle, &l);
-    if (result) return result;
-    size_t bytes = 0;
-    void *data = path ? read_file(path, &bytes) : NULL;
-    if (!path) return CUDA_ERROR_INVALID_VALUE;
-    if (!data) return CUDA_ERROR_FILE_NOT_FOUND;
-    result = link_add(handle, type, data, bytes);
-    free(data);
-    return result;
-}
-#define LINK_FILE(NAME)                                                                                                \
-    API NAME(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options,      \
-             void **values);                                                                                           \
-    API NAME(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options,      \
-             void **values) {                                                                                          \
-        ENTER(NAME);                                                                                                   \
-        (void)count, (void)options, (void)values;                                                                      \
-        LEAVE(link_file(state, (int)type, path), 0, 0);                                                                \
-    }
-LINK_FILE(cuLinkAddFile)
-LINK_FILE(cuLinkAddFile_v2)
-
-static CUresult link_complete(CUlinkState handle, void **out, size_t *bytes) {
-    struct link *l;
-    CUresult result = link_of(handle, &l);
-    if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    if (!l->result) {
-        static const char empty[] = ".version 6.0\n.target sm_50\n.address_size 64\n";
-        if (!(l->result = strdup(empty))) return CUDA_ERROR_OUT_OF_MEMORY;
-        l->bytes = sizeof empty;
-    }
-    *out = l->result;
-    if (bytes) *bytes = l->bytes;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuLinkComplete, (CUlinkState state, void **cubin, size_t *bytes), link_complete(state, cubin, bytes))
-
-static CUresult link_destroy(CUlinkState handle) {
-    struct link *l;
-    CUresult result = link_of(handle, &l);
-    if (result) return result;
-    free(l->result);
-    l->magic = MAGIC_DEAD;
-    return CUDA_SUCCESS;
-}
-ENTRY(cuLinkDestroy, (CUlinkState state), link_destroy(state))

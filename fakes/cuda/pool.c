@@ -244,17 +244,8 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, int default_stream
         if (n) n->free = pointer;
         if (c) return n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    uint64_t offset;
-    fake_lock();
-    struct alloc *a = memory_at(pointer, &offset);
-    if (!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data) {
-        int ended = a && a->data && a->offset == offset && imported_end(a);
-        fake_unlock();
-        return ended ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
-    memory_end(a);
-    fake_unlock();
-    return CUDA_SUCCESS;
+    struct freed freed;
+    return memory_free(pointer, &freed);
 }
 PAIR_VALUES(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream),
             release(pointer, stream, DEFAULT_STREAM), 0, pointer)
