@@ -1,21 +1,20 @@
-/* What allocations and contexts have in common: whose device, how much, and whether it may be.
+/* What all families have in common: whose device, how much, and whether it may be.
  *
- * What is charged: the driver backs memory in blocks of 2 MiB and places allocations on 512 bytes. From 2 MiB up an
- * allocation has blocks of its own, so whole blocks are charged; smaller ones share blocks in a way that cannot be
- * known beforehand, so their bytes are charged, rounded to 512. Per live allocation below 2 MiB the books may thus
- * show up to 2 MiB less than the driver holds, and never more from 2 MiB up. */
+ * What is charged is what the driver takes: blocks of 2 MiB for what has blocks of its own, and for smaller allocations
+ * the block that they lie in, once (ledger.h). Before the call nobody knows whether a small one needs another block: it
+ * is let in without a reservation where the blocks that are there have room, and asked for afterwards if it took one. */
 #include "preload.h"
 
 #include "ledger.h"
 
 #include <errno.h>
 
-enum { BLOCK = 2 << 20, GRAIN = 512 };
+enum { GRAIN = 512 };
 static const uint64_t huge = UINT64_C(1) << 60; /* more than any device holds, and sums of it do not overflow */
 
 uint64_t hl_taken(uint64_t bytes) {
     if (bytes > huge) return huge;
-    uint64_t unit = bytes < BLOCK ? GRAIN : BLOCK;
+    uint64_t unit = bytes < HL_BLOCK ? GRAIN : HL_BLOCK;
     return (bytes + unit - 1) / unit * unit;
 }
 
@@ -42,6 +41,10 @@ static CUresult begin(struct hl_ticket *ticket, int device, uint64_t bytes, int 
     }
     if (hl_limits.refuse[device]) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!hl_books_usable()) return hl_limits.memory[device] || hl_policy() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    if (!bytes) {
+        *kept = hl_ledger_ticket(device, kind, ticket);
+        return *kept ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
     int32_t refused = hl_ledger_reserve(device, bytes, kind, ticket);
     if (refused == CUDA_ERROR_OPERATING_SYSTEM) return CUDA_ERROR_OUT_OF_MEMORY; /* nobody can count it */
     *kept = !refused;
@@ -52,6 +55,8 @@ enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t
     int saved = errno;
     bool kept = false;
     *code = begin(ticket, device, bytes, kind, &kept);
+    if (HL_UNLIKELY(*code) && hl_meters_used && hl_meters_reclaim(device))
+        *code = begin(ticket, device, bytes, kind, &kept);
     errno = saved;
     return *code ? HL_REFUSED : kept ? HL_ADMITTED : HL_PASS;
 }

@@ -93,7 +93,7 @@ static enum hl_admission admit(struct hl_ticket *ticket, CUdevice device, CUresu
     return hl_charge_begin(ticket, device, hl_context_cost(device), HL_KIND_CONTEXT, code);
 }
 
-static uint64_t key(CUcontext context) { return (uint64_t)(uintptr_t)context | 1; }
+static uint64_t key(CUcontext context) { return (uint64_t)(uintptr_t)context | HL_TAG_CONTEXT; }
 
 /* The first context is made before its cost can be known: charged afterwards, and refused afterwards where it does not
  * fit. Only while nothing of ours lies on the device, so that all that NVML reports is the context. */
@@ -129,6 +129,7 @@ static void ended(CUcontext context) {
     __atomic_add_fetch(&ends, 1, __ATOMIC_ACQ_REL);
     hl_measure_context_ended(context);
     if (hl_books_usable()) hl_ledger_release_context((uint64_t)(uintptr_t)context);
+    if (hl_meters_used) hl_meters_look();
     errno = saved;
 }
 

@@ -45,6 +45,8 @@ static void fork_child(void) {
     hl_pacing_fork_child();
     hl_history_fork_child();
     hl_context_fork_child();
+    hl_meters_fork_child();
+    hl_pools_forget();
     hl_identity_fork_child();
     hl_devices_forget();
     hl_phase(HL_PHASE_FORK_CHILD, 0);

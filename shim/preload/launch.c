@@ -30,17 +30,19 @@ static uint64_t product(uint64_t x, uint64_t y, uint64_t z) {
 
 /* name, entry class, stream class, parameters, arguments, and how to describe the launch. The paced half is a function of
  * its own, so that the free half needs no stack. */
-#define ENTRY(name, entry_class, parameters, arguments, ...)                                                           \
+#define ENTRY_IF(name, free, call, entry_class, parameters, arguments, ...)                                            \
     static __attribute__((noinline)) CUresult paced_##name parameters {                                                \
         HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                          \
         struct hl_launch launch = {.entry = entry_class, .id = HL_##name, __VA_ARGS__};                                \
-        PACED(real arguments);                                                                                         \
+        PACED(call);                                                                                                   \
     }                                                                                                                  \
     HL_EXPORT CUresult CUDAAPI name parameters {                                                                       \
         __typeof__(&name) driver = straight(HL_##name);                                                                \
-        if (HL_LIKELY(driver != NULL)) return driver arguments;                                                        \
+        if (HL_LIKELY(driver != NULL && (free))) return driver arguments;                                              \
         return paced_##name arguments;                                                                                 \
     }
+#define ENTRY(name, entry_class, parameters, arguments, ...)                                                           \
+    ENTRY_IF(name, true, real arguments, entry_class, parameters, arguments, __VA_ARGS__)
 
 #define KERNEL(name, ptsz)                                                                                             \
     ENTRY(name, HL_ENTRY_KERNEL,                                                                                       \
@@ -78,10 +80,12 @@ ENTRY(cuLaunchGridAsync, HL_ENTRY_OLD, (CUfunction f, int width, int height, CUs
       (f, width, height, stream), .object = f, .blocks = product((unsigned)width, (unsigned)height, 1), .threads = 1,
       .stream = stream)
 
-/* How many blocks a graph holds is not known here: for a policy that counts blocks it costs one. */
+/* How many blocks a graph holds is not known here: for a policy that counts blocks it costs one. One that allocates is
+ * charged on its way (graphs.c). */
 #define GRAPH(name, ptsz)                                                                                              \
-    ENTRY(name, HL_ENTRY_GRAPH, (CUgraphExec graph, CUstream stream), (graph, stream), .object = graph, .blocks = 1,   \
-          .threads = 0, .stream = stream, .per_thread = ptsz)
+    ENTRY_IF(name, !__atomic_load_n(&hl_graph_memory, __ATOMIC_RELAXED), hl_graph_launch(real, graph, stream),         \
+             HL_ENTRY_GRAPH, (CUgraphExec graph, CUstream stream), (graph, stream), .object = graph, .blocks = 1,      \
+             .threads = 0, .stream = stream, .per_thread = ptsz)
 GRAPH(cuGraphLaunch, false)
 GRAPH(cuGraphLaunch_ptsz, true)
 

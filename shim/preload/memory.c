@@ -15,39 +15,21 @@
 struct charge {
     struct hl_ticket ticket;
     CUcontext context;
-    CUstream stream;
-    int kind;
     CUresult code; /* what a refusal answers */
+    bool small;    /* shares a block */
     bool refused;  /* not admitted, or taken back after the driver's call: the outputs become zero */
 };
 
-/* The device that a stream-ordered allocation lands on is its stream's; for a pool of another device see limitations. */
-static bool stream_place(CUstream stream, CUcontext *context, int *device) {
-    bool current = hl_current(context, device);
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) return current;
-    __typeof__(&cuStreamGetCtx) owner = HL_REAL(cuStreamGetCtx);
-    CUcontext found = NULL;
-    if (!owner || owner(stream, &found) != CUDA_SUCCESS || !found || found == *context) return current;
-    __typeof__(&cuCtxPushCurrent_v2) push = HL_REAL(cuCtxPushCurrent_v2);
-    __typeof__(&cuCtxPopCurrent_v2) pop = HL_REAL(cuCtxPopCurrent_v2);
-    if (!push || !pop || push(found) != CUDA_SUCCESS) return current;
-    CUcontext pushed = NULL;
-    bool known = hl_current(&pushed, device);
-    pop(&pushed);
-    *context = found;
-    return known;
-}
-
 /* false: nothing to do with us, call the driver and return what it says. With true the thread is inside the frame
  * unless the charge was refused. */
-static bool charge_open(struct charge *charge, bool sane, CUstream stream, uint64_t bytes, int kind) {
+static bool charge_open(struct charge *charge, bool sane, uint64_t bytes, int kind) {
     int device = -1;
     if (HL_UNLIKELY(!sane || !bytes) || HL_UNLIKELY(hl_depth) || !hl_ready() || !hl_enter()) return false;
-    bool stream_ordered = kind == HL_KIND_ASYNC;
-    if (stream_ordered ? stream_place(stream, &charge->context, &device) : hl_current(&charge->context, &device)) {
-        charge->stream = stream;
-        charge->kind = kind;
-        enum hl_admission admission = hl_charge_begin(&charge->ticket, device, hl_taken(bytes), kind, &charge->code);
+    if (hl_current(&charge->context, &device)) {
+        uint64_t taken = hl_taken(bytes);
+        charge->small = taken < HL_BLOCK && kind != HL_KIND_MANAGED;
+        if (charge->small) taken = hl_ledger_room((uint64_t)(uintptr_t)charge->context) >= taken ? 0 : HL_BLOCK;
+        enum hl_admission admission = hl_charge_begin(&charge->ticket, device, taken, kind, &charge->code);
         charge->refused = admission == HL_REFUSED;
         if (admission == HL_REFUSED) hl_leave();
         if (admission != HL_PASS) return true;
@@ -56,19 +38,15 @@ static bool charge_open(struct charge *charge, bool sane, CUstream stream, uint6
     return false;
 }
 
-static void take_back(const struct charge *charge, CUdeviceptr pointer) {
-    __typeof__(&cuMemFreeAsync) ordered = HL_REAL(cuMemFreeAsync);
-    __typeof__(&cuMemFree_v2) plain = HL_REAL(cuMemFree_v2);
-    if (charge->kind == HL_KIND_ASYNC && ordered) ordered(pointer, charge->stream);
-    else if (plain) plain(pointer);
-}
-
 static CUresult charge_close(struct charge *charge, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
     int saved = errno;
+    uint64_t context = (uint64_t)(uintptr_t)charge->context, taken = hl_taken(bytes);
     if (result != CUDA_SUCCESS) {
         hl_ledger_cancel(&charge->ticket);
-    } else if (hl_ledger_settle(&charge->ticket, pointer, (uint64_t)(uintptr_t)charge->context, hl_taken(bytes))) {
-        take_back(charge, pointer);
+    } else if (charge->small && taken < HL_BLOCK ? hl_ledger_settle_small(&charge->ticket, pointer, context, taken)
+                                                 : hl_ledger_settle(&charge->ticket, pointer, context, taken)) {
+        __typeof__(&cuMemFree_v2) take_back = HL_REAL(cuMemFree_v2);
+        if (take_back) take_back(pointer);
         charge->refused = true;
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -78,10 +56,10 @@ static CUresult charge_close(struct charge *charge, CUresult result, CUdeviceptr
 }
 
 /* `out` must be clear when refused; `call` is the driver's call; `took` what it took, known after it. */
-#define ALLOCATE(name, sane, stream, bytes, kind, call, clear, pointer, took)                                          \
+#define ALLOCATE(name, sane, bytes, kind, call, clear, pointer, took)                                                  \
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
     struct charge charge;                                                                                              \
-    if (!charge_open(&charge, sane, stream, bytes, kind)) return HL_PASS_ON(call);                                     \
+    if (!charge_open(&charge, sane, bytes, kind)) return HL_PASS_ON(call);                                             \
     CUresult result = charge.code;                                                                                     \
     if (!charge.refused) {                                                                                             \
         result = call;                                                                                                 \
@@ -91,15 +69,15 @@ static CUresult charge_close(struct charge *charge, CUresult result, CUdeviceptr
     return result
 
 HL_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
-    ALLOCATE(cuMemAlloc_v2, dptr, NULL, bytesize, HL_KIND_SYNC, real(dptr, bytesize), *dptr = 0, *dptr, bytesize);
+    ALLOCATE(cuMemAlloc_v2, dptr, bytesize, HL_KIND_SYNC, real(dptr, bytesize), *dptr = 0, *dptr, bytesize);
 }
 
 HL_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
-    ALLOCATE(cuMemAlloc, dptr, NULL, bytesize, HL_KIND_SYNC, real(dptr, bytesize), *dptr = 0, *dptr, bytesize);
+    ALLOCATE(cuMemAlloc, dptr, bytesize, HL_KIND_SYNC, real(dptr, bytesize), *dptr = 0, *dptr, bytesize);
 }
 
 HL_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
-    ALLOCATE(cuMemAllocManaged, dptr, NULL, bytesize, HL_KIND_MANAGED, real(dptr, bytesize, flags), *dptr = 0, *dptr,
+    ALLOCATE(cuMemAllocManaged, dptr, bytesize, HL_KIND_MANAGED, real(dptr, bytesize, flags), *dptr = 0, *dptr,
              bytesize);
 }
 
@@ -115,41 +93,16 @@ static uint64_t pitched(uint64_t width, uint64_t height, unsigned element) {
 
 HL_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                                               unsigned int ElementSizeBytes) {
-    ALLOCATE(cuMemAllocPitch_v2, dptr && pPitch, NULL, pitched(WidthInBytes, Height, ElementSizeBytes), HL_KIND_PITCHED,
+    ALLOCATE(cuMemAllocPitch_v2, dptr && pPitch, pitched(WidthInBytes, Height, ElementSizeBytes), HL_KIND_PITCHED,
              real(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (*dptr = 0, *pPitch = 0), *dptr,
              *pPitch * Height);
 }
 
 HL_EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
                                            unsigned int Height, unsigned int ElementSizeBytes) {
-    ALLOCATE(cuMemAllocPitch, dptr && pPitch, NULL, pitched(WidthInBytes, Height, ElementSizeBytes), HL_KIND_PITCHED,
+    ALLOCATE(cuMemAllocPitch, dptr && pPitch, pitched(WidthInBytes, Height, ElementSizeBytes), HL_KIND_PITCHED,
              real(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (*dptr = 0, *pPitch = 0), *dptr,
              (uint64_t)*pPitch * Height);
-}
-
-HL_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-    ALLOCATE(cuMemAllocAsync, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, hStream), *dptr = 0, *dptr,
-             bytesize);
-}
-
-HL_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-    if (!hStream)
-        hStream = CU_STREAM_PER_THREAD; /* what 0 means under this name; a roll-back must free on the same one */
-    ALLOCATE(cuMemAllocAsync_ptsz, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, hStream), *dptr = 0,
-             *dptr, bytesize);
-}
-
-HL_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                                   CUstream hStream) {
-    ALLOCATE(cuMemAllocFromPoolAsync, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, pool, hStream),
-             *dptr = 0, *dptr, bytesize);
-}
-
-HL_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                                        CUstream hStream) {
-    if (!hStream) hStream = CU_STREAM_PER_THREAD;
-    ALLOCATE(cuMemAllocFromPoolAsync_ptsz, dptr, hStream, bytesize, HL_KIND_ASYNC, real(dptr, bytesize, pool, hStream),
-             *dptr = 0, *dptr, bytesize);
 }
 
 struct release {
@@ -168,32 +121,34 @@ static bool release_open(struct release *release, uint64_t pointer) {
     return known;
 }
 
-static CUresult release_close(struct release *release, CUresult result) {
+static CUresult release_close(struct release *release, CUresult result, bool waits) {
     int saved = errno;
     /* A context that ended meanwhile took the memory with it; put back, its entry would be charged for ever. */
     bool gone = result == CUDA_SUCCESS || hl_context_ends() != release->ends;
     if (gone) hl_ledger_credit(&release->entry);
     else hl_ledger_reattach(&release->entry);
+    if (result == CUDA_SUCCESS && release->entry.kind == HL_KIND_ASYNC) hl_pool_freed(&release->entry, waits);
     errno = saved;
     hl_leave();
     return result;
 }
 
-#define RELEASE(name, pointer, call)                                                                                   \
+/* waits: the driver waits for the device, and pools may shrink. */
+#define RELEASE(name, pointer, waits, call)                                                                            \
     HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                              \
     struct release release;                                                                                            \
     if (!release_open(&release, pointer)) return HL_PASS_ON(call);                                                     \
     CUresult result = call;                                                                                            \
-    return release_close(&release, result)
+    return release_close(&release, result, waits)
 
-HL_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) { RELEASE(cuMemFree_v2, dptr, real(dptr)); }
+HL_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) { RELEASE(cuMemFree_v2, dptr, true, real(dptr)); }
 
-HL_EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr) { RELEASE(cuMemFree, dptr, real(dptr)); }
+HL_EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr) { RELEASE(cuMemFree, dptr, true, real(dptr)); }
 
 HL_EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-    RELEASE(cuMemFreeAsync, dptr, real(dptr, hStream));
+    RELEASE(cuMemFreeAsync, dptr, false, real(dptr, hStream));
 }
 
 HL_EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-    RELEASE(cuMemFreeAsync_ptsz, dptr, real(dptr, hStream));
+    RELEASE(cuMemFreeAsync_ptsz, dptr, false, real(dptr, hStream));
 }

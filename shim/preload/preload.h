@@ -129,10 +129,24 @@ void hl_measure_context_ended(CUcontext context);
 /* -- charges (charge.c) -- */
 struct hl_ticket;
 enum hl_admission { HL_PASS, HL_ADMITTED, HL_REFUSED };
-/* With HL_REFUSED, *code is what to answer: the policy's, CUDA_ERROR_OUT_OF_MEMORY where nobody could decide. */
+/* With HL_REFUSED, *code is what to answer: the policy's, CUDA_ERROR_OUT_OF_MEMORY where nobody could decide. With 0 bytes
+ * nothing is reserved: what is taken is asked for when it is settled. */
 enum hl_admission hl_charge_begin(struct hl_ticket *ticket, int device, uint64_t bytes, int kind, CUresult *code);
 bool hl_current(CUcontext *context, int *device); /* the calling thread's context and its device */
-uint64_t hl_taken(uint64_t bytes); /* what the driver takes for one allocation, as far as that is known */
+uint64_t hl_taken(uint64_t bytes); /* what an allocation fills: whole blocks from 2 MiB up, else 512 bytes at a time */
+
+/* -- what the driver takes by itself, read off it (meters.c, pools.c, graphs.c) -- */
+extern uint32_t hl_meters_used;     /* how many were ever watched: 0 = nothing to look at */
+void hl_meters_look(void);          /* reads them again: after what may have given memory back */
+bool hl_meters_reclaim(int device); /* makes pools give up what nothing lies in; true: some memory came back */
+void hl_meters_fork_child(void);
+struct hl_entry;
+void hl_pool_freed(const struct hl_entry *entry, bool waited); /* a free of pool memory succeeded */
+extern uint32_t hl_graph_memory;                               /* this process may launch graphs that allocate */
+extern uint32_t hl_captures;                                   /* a capture was ever begun */
+void hl_graphs_allocate(void);
+CUresult hl_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream);
+void hl_pools_forget(void); /* fork child */
 
 /* -- devices (devices.c) -- */
 void hl_devices_learn(void);              /* post-init */

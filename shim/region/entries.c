@@ -23,6 +23,7 @@ struct cell {
 struct chain { /* the entries of one context */
     uint64_t context;
     uint32_t head, used;
+    uint64_t room; /* in blocks that small allocations share */
 };
 
 enum { FIRST_CELLS = 1024, FIRST_CHAINS = 64 };
@@ -79,7 +80,11 @@ static struct chain *need_chain(uint64_t context) {
         chains = bigger;
         chain_room = room;
         for (uint32_t i = 0; i < old_room; i++)
-            if (old[i].used) place_chain(old[i].context)->head = old[i].head;
+            if (old[i].used) {
+                struct chain *moved = place_chain(old[i].context);
+                moved->head = old[i].head;
+                moved->room = old[i].room;
+            }
         unmap(old, old_room * sizeof *old);
     }
     chain_live++;
@@ -177,31 +182,105 @@ static void take_out(struct cell *cell, struct hl_entry *out) {
     node_free = node;
 }
 
-/* All that can fail comes first: an entry is replaced or the table stays as it was. */
-int hl_entries_insert(const struct hl_entry *entry, struct hl_entry *old) {
-    int replaced = 0, problem = 0;
-    pthread_mutex_lock(&mutex);
-    if ((live + 1) * 2 > cell_room) problem = grow_cells();
-    if (!problem && !node_free && node_next == node_room) problem = grow_nodes();
-    struct chain *chain = problem ? NULL : need_chain(entry->context);
-    struct cell *same = chain ? find_cell(entry->pointer) : NULL;
+/* All that can fail comes first: an entry is replaced or the table stays as it was. Mutex held. */
+static int insert(const struct hl_entry *entry, struct hl_entry *old) {
+    int replaced = 0;
+    if ((live + 1) * 2 > cell_room && grow_cells()) return -ENOMEM;
+    if (!node_free && node_next == node_room && grow_nodes()) return -ENOMEM;
+    struct chain *chain = need_chain(entry->context);
+    if (!chain) return -ENOMEM;
+    struct cell *same = find_cell(entry->pointer);
     if (same) {
         take_out(same, old);
         replaced = 1;
         chain = need_chain(entry->context); /* there is room; the first may have moved or gone */
     }
-    if (chain) {
-        uint32_t node = node_free;
-        if (node) node_free = nodes[node - 1].next;
-        else node = ++node_next;
-        nodes[node - 1] = (struct node){.entry = *entry, .next = chain->head};
-        if (chain->head) nodes[chain->head - 1].previous = node;
-        chain->head = node;
-        place_cell(tag_of(entry->pointer), node);
-        live++;
+    uint32_t node = node_free;
+    if (node) node_free = nodes[node - 1].next;
+    else node = ++node_next;
+    nodes[node - 1] = (struct node){.entry = *entry, .next = chain->head};
+    if (chain->head) nodes[chain->head - 1].previous = node;
+    chain->head = node;
+    place_cell(tag_of(entry->pointer), node);
+    live++;
+    return replaced;
+}
+
+int hl_entries_insert(const struct hl_entry *entry, struct hl_entry *old) {
+    pthread_mutex_lock(&mutex);
+    int replaced = insert(entry, old);
+    pthread_mutex_unlock(&mutex);
+    return replaced;
+}
+
+/* A block's entry, or NULL. Mutex held; the chain of its context exists as long as it does. */
+static struct hl_entry *block_of(uint64_t pointer) {
+    struct cell *cell = find_cell(hl_entries_block(pointer));
+    return cell ? &nodes[cell->node - 1].entry : NULL;
+}
+
+static void fill(struct hl_entry *block, int64_t bytes) {
+    block->size += (uint32_t)bytes;
+    find_chain(block->context)->room -= (uint64_t)bytes;
+}
+
+static int join(const struct hl_entry *entry, struct hl_entry *old) {
+    int replaced = insert(entry, old);
+    if (replaced < 0) return replaced;
+    struct hl_entry *block = block_of(entry->pointer);
+    block->count++;
+    fill(block, entry->size);
+    return 1;
+}
+
+int hl_entries_join(const struct hl_entry *entry, struct hl_entry *old) {
+    old->pointer = 0;
+    pthread_mutex_lock(&mutex);
+    int joined = block_of(entry->pointer) ? join(entry, old) : 0;
+    pthread_mutex_unlock(&mutex);
+    return joined;
+}
+
+int hl_entries_found(const struct hl_entry *block, const struct hl_entry *entry, struct hl_entry *old) {
+    struct hl_entry none;
+    old->pointer = 0;
+    pthread_mutex_lock(&mutex);
+    int found = block_of(entry->pointer) == NULL;
+    int problem = found ? insert(block, &none) : 0;
+    if (found && !problem) find_chain(block->context)->room += HL_BLOCK;
+    if (!problem && join(entry, old) < 0) {
+        problem = -ENOMEM;
+        if (found) {
+            find_chain(block->context)->room -= HL_BLOCK;
+            take_out(find_cell(block->pointer), &none);
+        }
     }
     pthread_mutex_unlock(&mutex);
-    return chain ? replaced : -ENOMEM;
+    return problem ? problem : found;
+}
+
+int hl_entries_leave(const struct hl_entry *entry, struct hl_entry *block) {
+    int last = 0;
+    pthread_mutex_lock(&mutex);
+    struct hl_entry *shared = block_of(entry->pointer);
+    if (shared) {
+        fill(shared, -(int64_t)entry->size);
+        last = --shared->count == 0;
+    }
+    if (last) {
+        find_chain(shared->context)->room -= HL_BLOCK;
+        take_out(find_cell(hl_entries_block(entry->pointer)), block);
+    }
+    pthread_mutex_unlock(&mutex);
+    return last;
+}
+
+uint64_t hl_entries_room(uint64_t context) {
+    pthread_mutex_lock(&mutex);
+    const struct chain *chain = find_chain(context);
+    uint64_t room = chain ? chain->room : 0;
+    pthread_mutex_unlock(&mutex);
+    return room;
 }
 
 int hl_entries_find(uint64_t pointer, struct hl_entry *out) {
@@ -216,6 +295,27 @@ int hl_entries_remove(uint64_t pointer, struct hl_entry *out) {
     pthread_mutex_lock(&mutex);
     struct cell *cell = find_cell(pointer);
     if (cell) take_out(cell, out);
+    pthread_mutex_unlock(&mutex);
+    return cell != NULL;
+}
+
+int hl_entries_count_on(uint64_t pointer, int more, struct hl_entry *out) {
+    pthread_mutex_lock(&mutex);
+    struct cell *cell = find_cell(pointer);
+    int known = cell != NULL;
+    if (known && !(nodes[cell->node - 1].entry.count += (uint32_t)more)) {
+        take_out(cell, out);
+        known = 2;
+    }
+    pthread_mutex_unlock(&mutex);
+    return known;
+}
+
+int hl_entries_resize(uint64_t pointer, int64_t more) {
+    struct hl_entry gone;
+    pthread_mutex_lock(&mutex);
+    struct cell *cell = find_cell(pointer);
+    if (cell && !(nodes[cell->node - 1].entry.bytes += (uint64_t)more)) take_out(cell, &gone);
     pthread_mutex_unlock(&mutex);
     return cell != NULL;
 }

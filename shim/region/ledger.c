@@ -381,46 +381,126 @@ void hl_ledger_cancel(struct hl_ticket *ticket) {
     if (mode == HL_MODE_RESERVE) give_back(ticket->device, ticket->bytes, ticket->kind, BOOK_PENDING);
 }
 
+int hl_ledger_ticket(int device, int kind, struct hl_ticket *ticket) {
+    *ticket = (struct hl_ticket){.device = device, .kind = kind};
+    if (valid(device, kind) || !ready()) return 0;
+    ticket->token = epoch;
+    return 1;
+}
+
+/* An entry that goes: its own bytes, or its part of a block that may be empty now. */
+static void drop(const struct hl_entry *entry) {
+    struct hl_entry block;
+    if (!entry->size) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
+    else if (hl_entries_leave(entry, &block)) give_back(block.device, block.bytes, block.kind, BOOK_USED);
+}
+
 /* The driver gives an address out again only after it took it back: an entry still there was freed past us. */
 static int32_t enter_entry(const struct hl_entry *entry) {
     struct hl_entry old;
     int replaced = hl_entries_insert(entry, &old);
-    if (replaced > 0) give_back(old.device, old.bytes, old.kind, BOOK_USED);
+    if (replaced > 0) drop(&old);
     return replaced < 0 ? OUT_OF_MEMORY : 0;
 }
 
-int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
+int32_t hl_ledger_keep(struct hl_ticket *ticket, uint64_t bytes) {
     HL_POINT(CALLED);
     if (!is_mine(ticket->token)) return 0; /* begun by a parent: its bytes are not ours */
     int device = ticket->device, kind = ticket->kind;
-    struct hl_entry entry = {
-        .pointer = pointer, .bytes = bytes, .context = context, .device = device, .kind = kind, .token = epoch};
     uint64_t before;
     if (mode == HL_MODE_DOUBLE_CHECK) {
         ticket->token = 0;
-        int32_t refused = decide(device, bytes, kind, BOOK_USED, &before);
-        if (refused) {
-            add(&region.device[device].rollbacks, 1);
-            return refused;
-        }
-        int32_t problem = enter_entry(&entry);
-        if (problem) give_back(device, bytes, kind, BOOK_USED);
-        return problem;
-    }
-    int32_t refused = bytes > ticket->bytes ? decide(device, bytes - ticket->bytes, kind, BOOK_PENDING, &before) : 0;
-    if (!refused) {
-        if (bytes < ticket->bytes) give_back(device, ticket->bytes - bytes, kind, BOOK_PENDING);
-        ticket->bytes = bytes;
-        refused = enter_entry(&entry);
-    }
-    if (refused) {
-        hl_ledger_cancel(ticket);
+        int32_t refused = bytes ? decide(device, bytes, kind, BOOK_USED, &before) : 0;
+        if (refused) add(&region.device[device].rollbacks, 1);
         return refused;
     }
+    if (bytes > ticket->bytes) {
+        int32_t refused = decide(device, bytes - ticket->bytes, kind, BOOK_PENDING, &before);
+        if (refused) {
+            hl_ledger_cancel(ticket);
+            return refused;
+        }
+    } else {
+        give_back(device, ticket->bytes - bytes, kind, BOOK_PENDING);
+    }
     ticket->token = 0;
+    if (!bytes) return 0;
     add(&own(device)->used[kind], bytes); /* the sum, held, stays: no lock */
     subtract(&own(device)->pending, bytes);
     return 0;
+}
+
+int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
+    uint64_t token = ticket->token;
+    int32_t refused = hl_ledger_keep(ticket, bytes);
+    if (refused || !is_mine(token)) return refused;
+    struct hl_entry entry = {.pointer = pointer,
+                             .bytes = bytes,
+                             .context = context,
+                             .device = ticket->device,
+                             .kind = ticket->kind,
+                             .token = token};
+    int32_t problem = enter_entry(&entry);
+    if (problem) give_back(entry.device, bytes, entry.kind, BOOK_USED);
+    return problem;
+}
+
+int32_t hl_ledger_settle_small(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
+    uint64_t token = ticket->token;
+    if (pointer % HL_BLOCK + bytes > HL_BLOCK) return hl_ledger_settle(ticket, pointer, context, bytes);
+    struct hl_entry old = {0}, entry = {.pointer = pointer,
+                                        .context = context,
+                                        .device = ticket->device,
+                                        .kind = ticket->kind,
+                                        .size = (uint32_t)bytes,
+                                        .token = token};
+    int entered = is_mine(token) ? hl_entries_join(&entry, &old) : 1;
+    if (entered) {
+        hl_ledger_keep(ticket, 0);
+    } else {
+        struct hl_entry block = {.pointer = hl_entries_block(pointer),
+                                 .bytes = HL_BLOCK,
+                                 .context = context,
+                                 .device = entry.device,
+                                 .kind = HL_KIND_SYNC,
+                                 .token = token};
+        ticket->kind = HL_KIND_SYNC;
+        int32_t refused = hl_ledger_keep(ticket, HL_BLOCK);
+        if (refused) return refused;
+        entered = hl_entries_found(&block, &entry, &old);
+        if (entered <= 0) give_back(block.device, block.bytes, block.kind, BOOK_USED);
+    }
+    if (entered < 0) return OUT_OF_MEMORY;
+    if (is_mine(token) && old.pointer) drop(&old);
+    return 0;
+}
+
+uint64_t hl_ledger_room(uint64_t context) { return has_entries() ? hl_entries_room(context) : 0; }
+
+void hl_ledger_give(int device, uint64_t bytes, int kind) {
+    if (!valid(device, kind) && ready()) give_back(device, bytes, kind, BOOK_USED);
+}
+
+void hl_ledger_book(int device, uint64_t bytes, int kind) {
+    if (!bytes || valid(device, kind) || !ready()) return;
+    uint64_t after, when = 0;
+    if (hami.map) {
+        hl_hami_add(&hami, device, bytes, kind);
+        after = hl_hami_used(&hami, device);
+    } else {
+        if (lock_own()) return;
+        after = book(device, bytes, kind, BOOK_USED, region.device[device].used);
+        when = now_if_told();
+        hl_region_unlock(&region);
+    }
+    event(HL_EVENT_LEDGER, device, kind, 0, bytes, after, 0, when);
+}
+
+int hl_ledger_note(uint64_t pointer, uint64_t owner, int device, int kind, uint32_t count) {
+    if (!has_entries()) return 0;
+    struct hl_entry entry = {
+        .pointer = pointer, .context = owner, .device = device, .kind = kind, .count = count, .token = epoch};
+    return enter_entry(&entry) ? -ENOMEM : 0;
 }
 
 /* ---- uncharging ---- */
@@ -435,12 +515,51 @@ int hl_ledger_detach(uint64_t pointer, struct hl_entry *out) {
 
 void hl_ledger_credit(const struct hl_entry *entry) {
     HL_POINT(FREED);
-    if (is_mine(entry->token)) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
+    if (is_mine(entry->token)) drop(entry);
 }
 
 void hl_ledger_reattach(const struct hl_entry *entry) {
     if (!is_mine(entry->token)) return;
-    if (enter_entry(entry)) give_back(entry->device, entry->bytes, entry->kind, BOOK_USED);
+    if (enter_entry(entry)) drop(entry);
+}
+
+int hl_ledger_share(uint64_t pointer) {
+    struct hl_entry none;
+    return has_entries() && hl_entries_count_on(pointer, 1, &none);
+}
+
+int hl_ledger_unshare(uint64_t pointer, struct hl_entry *out) {
+    return has_entries() ? hl_entries_count_on(pointer, -1, out) : 0;
+}
+
+void hl_ledger_share_again(uint64_t pointer, int unshared, const struct hl_entry *entry) {
+    if (unshared == 1) hl_ledger_share(pointer);
+    if (unshared != 2) return;
+    struct hl_entry back = *entry;
+    back.count = 1;
+    hl_ledger_reattach(&back);
+}
+
+int32_t hl_ledger_extend(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes) {
+    uint64_t token = ticket->token;
+    int32_t refused = hl_ledger_keep(ticket, bytes);
+    if (refused || !bytes || !is_mine(token) || hl_entries_resize(pointer, (int64_t)bytes)) return refused;
+    struct hl_entry entry = {.pointer = pointer,
+                             .bytes = bytes,
+                             .context = context,
+                             .device = ticket->device,
+                             .kind = ticket->kind,
+                             .token = token};
+    int32_t problem = enter_entry(&entry);
+    if (problem) give_back(entry.device, bytes, entry.kind, BOOK_USED);
+    return problem;
+}
+
+void hl_ledger_shrink(uint64_t pointer, uint64_t bytes) {
+    struct hl_entry entry;
+    if (!bytes || !hl_ledger_find(pointer, &entry) || !is_mine(entry.token)) return;
+    if (bytes > entry.bytes) bytes = entry.bytes;
+    if (hl_entries_resize(pointer, -(int64_t)bytes)) give_back(entry.device, bytes, entry.kind, BOOK_USED);
 }
 
 uint64_t hl_ledger_release_context(uint64_t context) {

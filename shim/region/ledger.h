@@ -4,11 +4,19 @@
  *
  * Life of a charge:   reserve ──> (driver call) ──> settle | cancel
  * Life of an uncharge: detach ──> (driver call) ──> credit | reattach
+ *
+ * What the driver hands out by itself is one entry. What it takes in larger pieces (a block of 2 MiB for several small
+ * allocations, a pool's steps) is booked by the piece: small allocations share their block's entry, and a pool's bytes
+ * have no entry at all: whoever reads them off the driver keeps them (keep, book, give).
  */
 #ifndef HOOKLAB_LEDGER_H
 #define HOOKLAB_LEDGER_H
 #include <stddef.h>
 #include <stdint.h>
+
+/* What is no allocation's address is entered under its handle with one of these in the low bits, which no address has. */
+enum { HL_TAG_CONTEXT = 1, HL_TAG_GRAPH = 2, HL_TAG_BLOCK = 3, HL_TAG_ARRAY = 5, HL_TAG_STACK = 6, HL_TAG_MAPPING = 7 };
+#define HL_TAG_PHYSICAL (UINT64_C(1) << 63) /* handles of physical memory may be any number */
 
 enum hl_memory_mode { HL_MODE_RESERVE = 0, HL_MODE_DOUBLE_CHECK = 1 };
 
@@ -37,6 +45,9 @@ struct hl_ticket { /* one charge under way; lives on the caller's stack */
 struct hl_entry { /* one live allocation */
     uint64_t pointer, bytes, context;
     int device, kind;
+    uint32_t
+        size; /* of one that shares a block with others: what it fills of it. Then `bytes`, booked for it alone, is 0 */
+    uint32_t count; /* of a block: how many share it; of a note: its maker's */
     uint64_t token; /* internal */
 };
 
@@ -52,10 +63,33 @@ int32_t hl_ledger_reserve(int device, uint64_t bytes, int kind, struct hl_ticket
  * reservation gone: free it and refuse. */
 int32_t hl_ledger_settle(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes);
 void hl_ledger_cancel(struct hl_ticket *ticket);
+/* A ticket that has reserved nothing: for what will most likely take nothing. False: there are no books. */
+int hl_ledger_ticket(int device, int kind, struct hl_ticket *ticket);
+/* As settle, for an allocation below HL_BLOCK of which the driver backs whole blocks by address: the first one in a block
+ * is charged with all of it, the last one gives it back. */
+enum { HL_BLOCK = 2 << 20 };
+int32_t hl_ledger_settle_small(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes);
+/* Bytes that small allocations of a context could have without another block, if they are in one piece. */
+uint64_t hl_ledger_room(uint64_t context);
+/* As settle, without an entry: these bytes are used until they are given back by hl_ledger_give. */
+int32_t hl_ledger_keep(struct hl_ticket *ticket, uint64_t bytes);
+void hl_ledger_give(int device, uint64_t bytes, int kind);
+void hl_ledger_book(int device, uint64_t bytes, int kind); /* what was taken without asking, over the limit or not */
+/* An allocation that nothing is booked for, so that its free is known: `owner` instead of a context, `count` as wanted
+ * (entry.count; not 0). 0 or -ENOMEM. */
+int hl_ledger_note(uint64_t pointer, uint64_t owner, int device, int kind, uint32_t count);
 int hl_ledger_find(uint64_t pointer, struct hl_entry *out);   /* 1 found (exact base pointer) */
 int hl_ledger_detach(uint64_t pointer, struct hl_entry *out); /* 1 detached, 0 unknown pointer */
 void hl_ledger_credit(const struct hl_entry *entry);
 void hl_ledger_reattach(const struct hl_entry *entry);
+/* References to one entry (entry.count). share: one more; 0 unknown. unshare: one less, before the driver's call: 0 unknown,
+ * 1 others are left, 2 it was the last and *out is the entry, detached: credit it, or take it all back (share_again). */
+int hl_ledger_share(uint64_t pointer);
+int hl_ledger_unshare(uint64_t pointer, struct hl_entry *out);
+void hl_ledger_share_again(uint64_t pointer, int unshared, const struct hl_entry *entry);
+/* One entry that grows and shrinks. extend: as keep, the bytes then are the entry's, which is made if need be. */
+int32_t hl_ledger_extend(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes);
+void hl_ledger_shrink(uint64_t pointer, uint64_t bytes);
 /* Releases every entry of a context that the driver freed implicitly. Returns bytes released. */
 uint64_t hl_ledger_release_context(uint64_t context);
 uint64_t hl_ledger_used(int device);  /* container, pending included */

@@ -34,9 +34,9 @@ def policy(folder: Path, body: str) -> str:
 
 
 def test_a_users_policy_decides(lab, tmp_path: Path) -> None:
-    mine = policy(tmp_path, "return 2 if kind == 1 and size > 1 << 20 else 0")
+    mine = policy(tmp_path, "return 2 if kind == 1 and size > 2 << 20 else 0")
     ended = lab.guest(
-        "start(); say([alloc(MIB)[0], alloc(2 * MIB), alloc(2 * MIB, 'managed')[0]])", HOOKLAB_POLICY=mine
+        "start(); say([alloc(MIB)[0], alloc(4 * MIB), alloc(4 * MIB, 'managed')[0]])", HOOKLAB_POLICY=mine
     )
     assert (ended.status, ended.said, ended.err) == (0, [[0, [2, 0], 0]], "")
 

@@ -127,7 +127,7 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", sys.argv[0], again])
 """
     ended = lab.guest(script, **LIMIT)
     assert (ended.status, ended.err) == (0, "")
-    assert ended.said == [[0, 0, (512 << 20) + (1 << 20)]]
+    assert ended.said == [[0, 0, (512 << 20) + (2 << 20)]]
     names = [name for _, name in lab.phases()]
     assert names == ORDER * 2
 
