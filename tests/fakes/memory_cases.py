@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes as c
 import os
+import signal
 import socket
 import sys
+import time
 
-from cuda_cases import FAKE_ONLY, MIB, at, call, case, current, free, pointer, say, size, start, u64
+from cuda_cases import ASSUMED, FAKE_ONLY, MIB, at, call, case, current, free, pointer, say, size, start, u64
 
 BLOCK = 2 * MIB
 
@@ -551,6 +553,62 @@ def importer(link: socket.socket) -> None:
     os._exit(0)
 
 
+def maker(link: socket.socket) -> None:
+    """Makes 64 MiB to be shared by descriptor and 32 MiB to be shared by handle, and waits to be killed."""
+    current()
+    fd, p = c.c_int(-1), u64()
+    h = made(64 * MIB, handles=1)
+    assert call("cuMemExportToShareableHandle", at(fd), h, 1, u64(0)) == 0
+    assert call("cuMemAlloc_v2", at(p), size(32 * MIB)) == 0
+    socket.send_fds(link, [bytes(handle_of(p.value)[1].bytes)], [fd.value])
+    link.recv(1)
+
+
+@case
+def makers_death() -> None:
+    """
+    imported | 0 0 0
+    taken by opening | 0
+    held after the maker's death | 0
+    mapping still works | 0
+    held after letting go | 0
+    """
+    sys.stdout.flush()
+    ours, theirs = socket.socketpair()
+    child = os.fork()  # before cuInit: it starts afresh
+    if child == 0:
+        ours.close()
+        maker(theirs)
+    theirs.close()
+    current()
+    data, fds, _, _ = socket.recv_fds(ours, 64, 1)
+    before, h, p = free(), u64(), u64()
+    results = [call("cuMemImportFromShareableHandle", at(h), pointer(fds[0]), 1)]
+    va = reserved(64 * MIB)
+    results.append(mapped(va.value, 64 * MIB, h) or accessible(va.value, 64 * MIB))
+    results.append(call("cuIpcOpenMemHandle_v2", at(p), Handle64.from_buffer_copy(data), 1))
+    say("imported", *results)
+    say("taken by opening", before - free())
+    before = free()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    # Its context comes back some 100 ms later, and by then whatever else comes back.
+    end = time.monotonic() + 5
+    while free() < before + 256 * MIB and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    after = free()
+    call("cuMemsetD8_v2", va, 1, size(4096))
+    works = call("cuCtxSynchronize")
+    call("cuMemUnmap", va, size(64 * MIB))
+    call("cuMemRelease", h)
+    call("cuIpcCloseMemHandle", p)
+    os.close(fds[0])
+    say("held after the maker's death", free() - after)
+    say("mapping still works", works)
+    say("held after letting go", 0 if free() >= after else after - free())
+
+
 @case
 def peers() -> None:
     """
@@ -616,4 +674,5 @@ def unmap_questions() -> None:
     say("given back", before - free())
 
 
+ASSUMED |= {"makers_death"}
 FAKE_ONLY |= {"external_memory"}  # a memfd is no memory of Vulkan's
