@@ -204,6 +204,15 @@ static CUresult primary_state(CUdevice device, unsigned *flags, int *active) {
     return CUDA_SUCCESS;
 }
 
+CUresult context_retain_primary(CUdevice device, struct ctx **out) {
+    CUcontext handle;
+    CUresult result = primary_retain(&handle, device);
+    if (result == CUDA_SUCCESS) *out = (struct ctx *)(void *)handle;
+    return result;
+}
+
+CUresult context_release_primary(CUdevice device) { return primary_release(device); }
+
 API cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
     ENTER(cuDevicePrimaryCtxRetain);
     CUresult result = primary_retain(ctx, device);

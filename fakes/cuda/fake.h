@@ -67,6 +67,7 @@ struct stream {
     uint64_t end_ns;         /* atomic: when the work queued here is done */
     uint32_t pending;        /* atomic futex: host functions queued and not finished */
     struct capture *capture; /* that this stream belongs to */
+    struct green *green;     /* that it was made for */
     struct {                 /* attributes that a program set */
         CUsynchronizationPolicy policy;
         CUaccessPolicyWindow window;
@@ -161,6 +162,8 @@ CUdevice ordinal_of(uint32_t physical_index);
 CUresult context_new(uint32_t device, unsigned flags, unsigned api, int primary, struct ctx *reuse, struct ctx **out);
 void context_end(struct ctx *ctx); /* frees what it holds; the structure stays as a corpse */
 CUresult context_push(struct ctx *ctx);
+CUresult context_retain_primary(CUdevice device, struct ctx **out);
+CUresult context_release_primary(CUdevice device);
 CUresult primary_context(CUdevice device, struct ctx **out); /* the active primary context, or an error */
 
 /* What a context takes beside allocations (limits.c). */
@@ -182,6 +185,8 @@ void context_wait(struct ctx *ctx);
 void stream_work(struct stream *stream, uint64_t end_ns);
 /* The stream's next work ends when step(data) says 1; asked again and again by a thread that frees data then. */
 CUresult stream_block(struct stream *stream, int (*step)(void *), void *data);
+CUresult stream_create(struct ctx *ctx, unsigned flags, int priority, struct stream **out);
+CUresult context_event(struct ctx *ctx, CUevent event, int record); /* all streams: after them, or before them */
 CUresult event_of(CUevent handle, struct event **out);
 struct event *event_new(struct ctx *ctx, unsigned flags);
 
@@ -203,10 +208,13 @@ struct host {                         /* pinned host memory */
     struct ctx *ctx;
     unsigned flags;
     int registered;
+    struct pool *pool; /* a pool of the host gave it out */
     struct host *next;
 };
-struct host *host_at(uint64_t pointer);      /* under the lock */
-int pool_is_shared(const struct pool *pool); /* made with a handle type */
+struct host *host_at(uint64_t pointer);                                       /* under the lock */
+struct host *host_pooled(struct ctx *ctx, struct pool *pool, uint64_t bytes); /* NULL: no memory */
+void pool_host_freed(struct pool *pool, uint64_t bytes);                      /* under the lock */
+int pool_is_shared(const struct pool *pool);                                  /* made with a handle type */
 int pool_imported_file(CUmemoryPool handle); /* its exporter's memory file; -1: no imported pool */
 CUresult pool_file(int *fd);                 /* ipc.c: what an exported pool is */
 int pool_file_fits(int fd);

@@ -149,12 +149,14 @@ API cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     LEAVE(result, bytes, result ? 0 : *pointer);
 }
 
+static int host_pooled_end(CUdeviceptr pointer);
+
 CUresult memory_free(CUdeviceptr pointer, struct freed *freed) {
     uint64_t offset;
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);
     if (__builtin_expect(!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data, 0)) {
-        int ended = a && a->data && a->offset == offset && imported_end(a);
+        int ended = a ? a->data && a->offset == offset && imported_end(a) : host_pooled_end(pointer);
         fake_unlock();
         *freed = (struct freed){0};
         return ended ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -429,13 +431,39 @@ ENTRY(cuMemHostAlloc, (void **pointer, size_t bytes, unsigned int flags), host_a
 ENTRY(cuMemAllocHost_v2, (void **pointer, size_t bytes), host_alloc(pointer, bytes, 0))
 ENTRY(cuMemAllocHost, (void **pointer, unsigned int bytes), host_alloc(pointer, bytes, 0))
 
+struct host *host_pooled(struct ctx *ctx, struct pool *pool, uint64_t bytes) {
+    struct host *h = calloc(1, sizeof *h);
+    void *at = h ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    if (at == MAP_FAILED) {
+        free(h);
+        return NULL;
+    }
+    *h = (struct host){.at = at, .bytes = bytes, .ctx = ctx, .flags = CU_MEMHOSTALLOC_DEVICEMAP, .pool = pool};
+    host_link(h);
+    return h;
+}
+
+/* Under the lock: a free of what a pool of the host gave out. 1 = it was. */
+static int host_pooled_end(CUdeviceptr pointer) {
+    struct host **link = &hosts;
+    while (*link && ((uintptr_t)(*link)->at != pointer || !(*link)->pool)) link = &(*link)->next;
+    struct host *h = *link;
+    if (!h) return 0;
+    *link = h->next;
+    munmap(h->at, h->bytes);
+    pool_host_freed(h->pool, h->bytes);
+    free(h);
+    return 1;
+}
+
 static CUresult host_end(void *pointer, int registered) {
     CUresult result = need_init();
     if (result) return result;
     if (!pointer) return registered ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     fake_lock();
     struct host **link = &hosts;
-    while (*link && ((*link)->at != pointer || (*link)->registered != registered)) link = &(*link)->next;
+    while (*link && ((*link)->at != pointer || (*link)->registered != registered || (*link)->pool))
+        link = &(*link)->next;
     struct host *h = *link;
     if (h) *link = h->next;
     fake_unlock();

@@ -174,6 +174,28 @@ static struct pool *pool_of(CUmemoryPool handle) {
     return p && p->magic == MAGIC_POOL && !p->destroyed ? p : NULL;
 }
 
+/* Memory of the host, which no device accounts for; the pool's own steps are as those of a device. Not under the lock. */
+static CUresult take_host(struct ctx *ctx, struct pool *p, uint64_t bytes, CUdeviceptr *out) {
+    struct host *h = p->max_bytes && p->used + bytes > p->max_bytes ? NULL : host_pooled(ctx, p, bytes);
+    if (!h) return CUDA_ERROR_OUT_OF_MEMORY;
+    fake_lock();
+    p->live++;
+    p->used += bytes;
+    p->reserved = (p->used + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+    if (p->reserved > p->reserved_high) p->reserved_high = p->reserved;
+    if (p->used > p->used_high) p->used_high = p->used;
+    fake_unlock();
+    *out = (CUdeviceptr)(uintptr_t)h->at;
+    return CUDA_SUCCESS;
+}
+
+void pool_host_freed(struct pool *p, uint64_t bytes) {
+    p->live--;
+    p->used -= bytes;
+    p->reserved = (p->used + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+    if (p->destroyed && p->live == 0) pool_end(p);
+}
+
 static CUresult capture_alloc(struct ctx *ctx, struct capture *c, struct stream *s, size_t bytes, CUdeviceptr *out) {
     struct node *n = capture_add(c, s, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
     if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -209,9 +231,10 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, in
     struct pool *p = own_pool ? pool_of(handle) : v->pool ? v->pool : default_pool(v);
     result = !p             ? CUDA_ERROR_OUT_OF_MEMORY
              : p->file >= 0 ? CUDA_ERROR_NOT_PERMITTED /* an imported pool gives nothing out */
-             : p->on_host   ? CUDA_ERROR_NOT_SUPPORTED
+             : p->on_host   ? CUDA_SUCCESS
                             : take(p, bytes, out);
     fake_unlock();
+    if (result == CUDA_SUCCESS && p->on_host) return take_host(ctx, p, bytes, out);
     if (physical(ctx->device)->latency_ns[HL_LATENCY_ALLOC])
         hl_latency_units(ctx->device, HL_LATENCY_ALLOC, 31250); /* 1 of 32 us */
     return result;

@@ -75,11 +75,7 @@ void context_wait(struct ctx *ctx) {
     }
 }
 
-static CUresult create(CUstream *out, unsigned flags, int priority) {
-    struct ctx *ctx;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    if (!out || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+CUresult stream_create(struct ctx *ctx, unsigned flags, int priority, struct stream **out) {
     struct stream *s = malloc(sizeof *s);
     if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
     priority = priority > 0 ? 0 : priority < PRIORITY_HIGHEST ? PRIORITY_HIGHEST : priority;
@@ -88,8 +84,18 @@ static CUresult create(CUstream *out, unsigned flags, int priority) {
     s->next = ctx->streams;
     ctx->streams = s;
     fake_unlock();
-    *out = (CUstream)(void *)s;
+    *out = s;
     return CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *out, unsigned flags, int priority) {
+    struct ctx *ctx;
+    struct stream *s;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = stream_create(ctx, flags, priority, &s)) == CUDA_SUCCESS) *out = (CUstream)(void *)s;
+    return result;
 }
 ENTRY(cuStreamCreate, (CUstream * stream, unsigned int flags), create(stream, flags, 0))
 ENTRY(cuStreamCreateWithPriority, (CUstream * stream, unsigned int flags, int priority),
@@ -213,7 +219,10 @@ PAIR(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream stream, CUdevice *out)
 
 static CUresult get_ctx_v2(CUstream handle, int default_stream, CUcontext *ctx, CUgreenCtx *green) {
     CUresult result = get_ctx(handle, default_stream, ctx);
-    if (result == CUDA_SUCCESS && green) *green = NULL;
+    if (result == CUDA_SUCCESS && green) {
+        const struct stream *s = stream_of(fake_current, handle, default_stream);
+        *green = (CUgreenCtx)(void *)s->green;
+    }
     return result;
 }
 PAIR(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz, (CUstream stream, CUcontext *ctx, CUgreenCtx *green),
@@ -397,12 +406,9 @@ PAIR(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event,
      wait_event(stream, event, flags, DEFAULT_STREAM))
 
 /* All streams of a context: the event comes after what is queued in each, or each waits for it. */
-static CUresult whole_context(CUcontext handle, CUevent event, int record) {
-    struct ctx *ctx;
+CUresult context_event(struct ctx *ctx, CUevent event, int record) {
     struct event *e;
-    CUresult result = need_init();
-    if (result == CUDA_SUCCESS) result = graph_ctx(handle, &ctx);
-    if (result == CUDA_SUCCESS) result = event_of(event, &e);
+    CUresult result = event_of(event, &e);
     if (result) return result;
     if (e->ctx != ctx && record) return CUDA_ERROR_INVALID_HANDLE;
     if (capturing() && capture_unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -415,6 +421,13 @@ static CUresult whole_context(CUcontext handle, CUevent event, int record) {
     fake_unlock();
     if (!record) stream_after(&ctx->legacy, e);
     return record ? event_mark(e, latest) : CUDA_SUCCESS;
+}
+
+static CUresult whole_context(CUcontext handle, CUevent event, int record) {
+    struct ctx *ctx;
+    CUresult result = need_init();
+    if (result == CUDA_SUCCESS) result = graph_ctx(handle, &ctx);
+    return result ? result : context_event(ctx, event, record);
 }
 ENTRY(cuCtxRecordEvent, (CUcontext ctx, CUevent event), whole_context(ctx, event, 1))
 ENTRY(cuCtxWaitEvent, (CUcontext ctx, CUevent event), whole_context(ctx, event, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 
-from cuda_cases import MIB, at, call, case, current, free, pointer, say, size, u64
+from cuda_cases import ASSUMED, MIB, at, call, case, current, free, pointer, say, size, u64
 
 
 def pool_state(pool: c.c_void_p, before: int) -> str:
@@ -172,3 +172,37 @@ def pool_steps() -> None:
     call("cuMemFreeAsync", four[3], stream)
     call("cuStreamSynchronize", stream)
     reserved("the last, threshold 40 MiB")
+
+
+@case
+def host_pool() -> None:
+    """
+    create | 0
+    allocate | 0 took 0
+    pool | reserved 33554432 high 33554432 used 1048576 usedhigh 1048576 threshold 0 took 0
+    the host writes, a copy reads | 0 True
+    more than it may hold | 2 0
+    free | 0
+    free again | 1
+    destroy | 0
+    """
+    current()
+    before, pool, p, q = free(), pointer(), u64(7), u64(7)
+    say("create", call("cuMemPoolCreate", at(pool), at(PoolProps(1, 0, 2, 0, None, 64 * MIB))))
+    result = call("cuMemAllocFromPoolAsync", at(p), size(MIB), pool, None)
+    call("cuCtxSynchronize")
+    say("allocate", result, "took", before - free())
+    say("pool", pool_state(pool, before))
+    access = (c.c_int * 3)(1, 0, 3)
+    call("cuMemPoolSetAccess", pool, access, size(1))
+    c.memset(p.value or 0, 7, 4096)
+    back = (c.c_ubyte * 4096)()
+    say("the host writes, a copy reads", call("cuMemcpy", u64(c.addressof(back)), p, size(4096)), set(back) == {7})
+    say("more than it may hold", call("cuMemAllocFromPoolAsync", at(q), size(65 * MIB), pool, None), q.value)
+    say("free", call("cuMemFreeAsync", p, None))
+    say("free again", call("cuMemFreeAsync", p, None))
+    call("cuCtxSynchronize")
+    say("destroy", call("cuMemPoolDestroy", pool))
+
+
+ASSUMED |= {"host_pool"}

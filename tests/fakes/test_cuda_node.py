@@ -52,7 +52,7 @@ def test_names_without_behaviour_say_so_and_are_counted(node: NodeServer, guest:
     process = guest(
         node,
         "current()\n"
-        'tell(call("cuCoredumpGetAttribute", 0, None, None), call("cuGreenCtxDestroy", None))\n'
+        'tell(call("cuCoredumpGetAttribute", 0, None, None), call("cuCoredumpSetAttribute", 0, None, None))\n'
         "sys.stdin.read()",
     )
     line = process.process.stdout.readline()
