@@ -21,6 +21,11 @@ _C = {
     "u64": "uint64_t",
     "i64": "int64_t",
 }
+# What a libc puts into bytes of the layout: header, type, relation, struct, fields.
+_LIBC = {
+    "hami-1.2": ("semaphore.h", "sem_t", "==", "hl_hami_region", ("lock", "postinit_lock")),
+    "hooklab-1": ("pthread.h", "pthread_mutex_t", "<=", "hl_region_header", ("lock",)),
+}
 _GO = {"u8": "uint8", "char": "byte", "u16": "uint16", "u32": "uint32", "i32": "int32", "u64": "uint64", "i64": "int64"}
 _RUST = {"char": "u8"}
 _NUMPY = {"u8": "u1", "char": "u1", "u16": "<u2", "u32": "<u4", "i32": "<i4", "u64": "<u8", "i64": "<i8"}
@@ -43,7 +48,8 @@ def _camel(name: str) -> str:
 
 def _c(layout: Layout) -> Iterator[str]:
     yield f"/*{_head(layout, '')} */"
-    yield "#include <stddef.h>\n#include <stdint.h>"
+    header, guest, relation, owner, locks = _LIBC[layout.name]
+    yield f"#include <{header}>\n#include <stddef.h>\n#include <stdint.h>"
     for struct in layout.structs.values():
         yield f"struct {struct.name} {{"
         for field in struct.fields:
@@ -56,6 +62,9 @@ def _c(layout: Layout) -> Iterator[str]:
                 f"_Static_assert(offsetof(struct {struct.name}, {field.name}) == {field.offset}, "
                 f'"{struct.name}.{field.name}");'
             )
+    for lock in locks:
+        room = f"sizeof(((struct {owner} *)0)->{lock})"
+        yield f'_Static_assert(sizeof({guest}) {relation} {room}, "{guest} of this libc");'
 
 
 def _go(layout: Layout) -> Iterator[str]:

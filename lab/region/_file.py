@@ -34,6 +34,7 @@ HAMI_MAGIC = 19920718
 FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 F_OFD_GETLK = 36
 WHY_BYTES = 2048
+_LOOKS = 1000
 
 
 class RegionError(ValueError):
@@ -146,10 +147,27 @@ class Region:
 
     def processes(self) -> tuple[Process, ...]:
         """The taken slots in order, those of the dead that nobody has buried yet included (`present` is False)."""
-        return tuple(self._process(int(index)) for index in np.flatnonzero(self.slots["state"]))
+        slots = ((int(index), self._slot(int(index))) for index in np.flatnonzero(self.slots["state"]))
+        return tuple(self._process(index, slot) for index, slot in slots if slot is not None)
 
-    def _process(self, index: int) -> Process:
-        slot = self.slots[index].copy()
+    def _slot(self, index: int) -> Any | None:
+        """A slot as it was at one moment, its identity at least; None when it was given back meanwhile.
+
+        Who takes a slot changes its generation, then makes the sequence number odd while it writes who it is, and
+        says last that the slot is live. A number that stays odd is that of somebody who died there.
+        """
+        live = self.slots[index]
+        for _ in range(_LOOKS):
+            before = int(live["generation"]), int(live["sequence"])
+            copy = live.copy()
+            after = int(live["generation"]), int(live["sequence"])
+            if not int(live["state"]):
+                return None
+            if before == after and not before[1] % 2:
+                break
+        return copy
+
+    def _process(self, index: int, slot: Any) -> Process:
         devices = slot["device"]
         busy = [int(d) for d in np.flatnonzero(devices["used"].any(axis=1) | (devices["pending"] != 0))]
         return Process(

@@ -23,6 +23,7 @@ from lab.spec import load_layout
 Records = npt.NDArray[Any]
 LAYOUT = "hami-1.2"
 _LOOKS = 10_000
+_COUNT = 0x7FFFFFFF  # of a semaphore, in glibc's word and in musl's, whose highest bit says that somebody waits
 
 
 def is_hami(path: str | os.PathLike[str]) -> bool:
@@ -82,7 +83,7 @@ class HamiRegion:
 
     def holder(self, which: str = "lock") -> str:
         """Who holds a lock: "free", "pid N, alive", "pid N, dead" or "taken, its holder cannot be named"."""
-        if struct.unpack_from("<I", self.record[which].tobytes())[0]:
+        if struct.unpack_from("<I", self.record[which].tobytes())[0] & _COUNT:
             return "free"
         owner = int(self.record["owner_pid"]) if which == "lock" else 0
         if not owner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -110,10 +111,25 @@ def lives(compile_c: Callable[..., Path], native: Path) -> Path:
 
 
 @pytest.fixture
-def place(
+def make_place(
     tmp_path: Path, guest_environment: Callable[..., dict[str, str]], native: Path, lives: Path
-) -> Iterator[Place]:
-    made = Place(tmp_path, guest_environment, native / "libhooklab-preload.so", lives)
-    with made.node:
+) -> Callable[[], contextlib.AbstractContextManager[Place]]:
+    """As many places as are wanted, one after another."""
+    numbers = itertools.count()
+
+    @contextlib.contextmanager
+    def make() -> Iterator[Place]:
+        folder = tmp_path / f"place-{next(numbers)}"
+        folder.mkdir()
+        made = Place(folder, guest_environment, native / "libhooklab-preload.so", lives)
+        with made.node:
+            yield made
+            made.end()
+
+    return make
+
+
+@pytest.fixture
+def place(make_place: Callable[[], contextlib.AbstractContextManager[Place]]) -> Iterator[Place]:
+    with make_place() as made:
         yield made
-        made.end()

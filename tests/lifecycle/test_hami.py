@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ OUTCOMES = {
     "called": ("goes", "goes"),
     "detached": ("goes", "goes"),
     "freed": ("goes", "goes"),
+    "gate": ("goes", "goes"),
     "exit": ("goes", "goes"),
 }
 PLACES = ("first", "middle", "last")
@@ -58,13 +60,29 @@ def fares(place: Place, life: Any) -> str:
 @pytest.mark.report("B98", plants="the same deaths under hami-1.2")
 @pytest.mark.parametrize(
     ("point", "where"),
-    [
-        pytest.param(point, where, marks=() if PLACES[number % 3] == where else pytest.mark.full)
-        for number, point in enumerate(OUTCOMES)
-        for where in PLACES
-    ],
+    [(point, PLACES[number % 3]) for number, point in enumerate(OUTCOMES)],
 )
 def test_a_death_at_every_point(place: Place, point: str, where: str) -> None:
+    die_and_fare(place, point, where)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("point", OUTCOMES)
+def test_the_whole_matrix(
+    make_place: Callable[[], Any], point: str, where: str, record_property: pytest.RecordProperty
+) -> None:
+    times = []
+    for _ in range(20):
+        before = time.monotonic()
+        with make_place() as place:
+            die_and_fare(place, point, where)
+        times.append(time.monotonic() - before)
+    record_property("slowest_s", max(times))
+
+
+def die_and_fare(place: Place, point: str, where: str) -> None:
+    """Kill the first, middle or last of its kind at a point; everybody else must fare as written above."""
     plan = f"{vocabulary.points()[f'point.{point}']}:1:{int(signal.SIGKILL)}:0"
     before, after = [], []
 

@@ -1,8 +1,10 @@
 /* Two writers on one slot, a reader in between: what a sequence number lets a reader see.
  *
- * Usage: torn FOLDER hami|hooklab READS, or torn FOLDER write: one writer, until standard input ends. Two threads book
- * and give back pairs of words that always agree; each change of a pair is one change of the books. A reader that follows the protocol counts the reads that it had to
- * believe and whose words do not fit together. Prints `READS TORN`. With hami the second writer makes the number even in
+ * Usage: torn FOLDER hami|hooklab READS, or torn FOLDER write|write-two|take|come-and-go: writers for somebody else to read,
+ * until standard input ends: one and two of hami-1.2, two of hooklab-1, and processes that enter hooklab-1 and end. Two
+ * threads book and give back pairs of words that always agree; each change of a pair is one change of the books. A reader
+ * that follows the protocol counts the reads that it had to believe and whose words do not fit together. Prints `READS
+ * TORN`. With hami the second writer makes the number even in
  * the middle of the first one's change. With hooklab changes are made under the region lock and readers read one word. */
 #define _GNU_SOURCE
 #include "hami.h"
@@ -64,20 +66,52 @@ static int read_hooklab(void) {
     return torn;
 }
 
+/* One process after another in slot 1; the one in slot 0 stays. */
+static void *come_and_go(void *path) {
+    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+        pid_t child = fork();
+        if (!child) {
+            hl_ledger_fork_child();
+            CHECK(hl_ledger_slot()); /* enters */
+            hl_ledger_close();
+            _exit(0);
+        }
+        CHECK(!kit_wait(child));
+    }
+    return path;
+}
+
+static int write_for_others(const char *path, const char *what) {
+    char why[HL_WHY_BYTES];
+    static const uint64_t none[16];
+    int is_hami = !strncmp(what, "write", 5), writers = 1 + (!strcmp(what, "write-two") || !strcmp(what, "take"));
+    if (is_hami) {
+        CHECK(!hl_hami_open(&hami, path, none, none, why, sizeof why));
+        CHECK(!hl_hami_register(&hami));
+    } else {
+        struct hl_ledger_config config = kit_config(path, 1, 0);
+        kit_open(&config);
+    }
+    void *(*work)(void *) = !strcmp(what, "write") ? write_calmly
+                            : is_hami              ? write_hami
+                            : writers > 1          ? write_hooklab
+                                                   : come_and_go;
+    pthread_t thread[2];
+    for (uintptr_t i = 0; i < (uintptr_t)writers; i++) CHECK(!pthread_create(&thread[i], NULL, work, (void *)(i + 1)));
+    printf("writing\n");
+    fflush(stdout);
+    CHECK(!read(0, why, 1));
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < writers; i++) pthread_join(thread[i], NULL);
+    return 0;
+}
+
 int main(int count, char **arguments) {
     char path[512], why[HL_WHY_BYTES];
     static const uint64_t none[16];
-    if (count == 3 && !strcmp(arguments[2], "write")) {
+    if (count == 3) {
         snprintf(path, sizeof path, "%s/region", arguments[1]);
-        CHECK(!hl_hami_open(&hami, path, none, none, why, sizeof why));
-        CHECK(!hl_hami_register(&hami));
-        pthread_t writer;
-        CHECK(!pthread_create(&writer, NULL, write_calmly, NULL));
-        printf("writing\n");
-        fflush(stdout);
-        CHECK(!read(0, why, 1));
-        __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-        return pthread_join(writer, NULL);
+        return write_for_others(path, arguments[2]);
     }
     if (count < 4) return 2;
     int is_hami = !strcmp(arguments[2], "hami");
