@@ -72,6 +72,9 @@ void hl_nvml_uuid_text(const struct hl_node_device *device, char out[NVML_DEVICE
 /* digits = width of the domain: 4 the legacy form, 8 the other. */
 void hl_nvml_bus_text(const struct hl_node_device *device, int digits, char *out, size_t length);
 
+/* The number by which NVML names a process of the node to this process; 0: it does not tell of it. */
+uint32_t hl_nvml_pid(const struct hl_node_process *process);
+
 /* Busy share of the device in the last whole sample, percent. */
 unsigned hl_nvml_busy(uint32_t index);
 int hl_nvml_has_mig(const struct hl_node_device *device); /* the card can be partitioned */

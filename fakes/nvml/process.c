@@ -1,5 +1,5 @@
-/* Which processes use a device: a process is listed from its first context to its last, by the PID that the node's server
- * sees (the initial namespace's, also inside another one). Every slot of the node counts, whoever asks. */
+/* Which processes use a device: a process is listed from its first context to its last. By which PID, and whether at all,
+ * is the node's choice: drivers differ (hl_nvml_pid). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,6 +16,13 @@ struct user {
     uint64_t bytes;
 };
 
+uint32_t hl_nvml_pid(const struct hl_node_process *process) {
+    const struct hl_node_header *node = hl_node.header;
+    uint64_t mine = hl_node.process->pid_namespace;
+    if (node->nvml_pids == HL_NVML_PIDS_HOST || mine == 0 || mine == node->pid_namespace) return process->host_pid;
+    return process->pid_namespace == mine ? process->ns_pid : 0;
+}
+
 /* The users of a device, in order of their slots: *out (free it) and their number; -1 without memory. */
 static int users(uint32_t index, struct user **out) {
     int found = 0;
@@ -27,11 +34,12 @@ static int users(uint32_t index, struct user **out) {
         if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_FREE) continue;
         struct hl_node_process_device *held = &process->device[index];
         uint32_t contexts = __atomic_load_n(&held->context_count, __ATOMIC_ACQUIRE);
-        if (contexts == 0) continue;
+        uint32_t pid = hl_nvml_pid(process);
+        if (contexts == 0 || pid == 0) continue;
         int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra;
         for (int kind = 0; kind < HL_KINDS; kind++)
             bytes += (int64_t)__atomic_load_n(&held->bytes[kind], __ATOMIC_RELAXED);
-        list[found].pid = process->host_pid;
+        list[found].pid = pid;
         list[found].bytes = bytes > 0 ? (uint64_t)bytes : 0;
         found++;
     }
@@ -115,7 +123,7 @@ NVML_BODY(nvmlSystemGetProcessName, (unsigned int pid, char *name, unsigned int 
     char text[256] = "";
     for (uint32_t slot = 0; slot < hl_node.header->process_capacity && !text[0]; slot++) {
         struct hl_node_process *process = &hl_node.processes[slot];
-        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_LIVE && process->host_pid == pid)
+        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_LIVE && hl_nvml_pid(process) == pid)
             memcpy(text, process->command, sizeof text);
     }
     if (!text[0]) {

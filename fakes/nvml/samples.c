@@ -148,9 +148,9 @@ static int loads(uint32_t index, unsigned long long last_seen, struct load *out,
     }
     for (unsigned user = 0; user < sums->users && *found < room; user++) {
         unsigned percent = (unsigned)((credit[user] * 100 + span.count * span.period / 2) / (span.count * span.period));
-        if (percent == 0) continue;
-        out[*found] =
-            (struct load){hl_node.processes[sums->slot[user]].host_pid, percent, stamp_us(&span, span.count - 1)};
+        uint32_t pid = hl_nvml_pid(&hl_node.processes[sums->slot[user]]);
+        if (percent == 0 || pid == 0) continue;
+        out[*found] = (struct load){pid, percent, stamp_us(&span, span.count - 1)};
         ++*found;
     }
     free(sums);

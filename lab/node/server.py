@@ -36,7 +36,7 @@ from lab.node.layout import Capacity, NodeFile, NodeFileError, Words, constants,
 from lab.node.model import NodeSnapshot, read_snapshot
 from lab.node.stillness import Rest, Stillness, look
 from lab.spec import load_hooks
-from lab.spec.profile import LATENCIES, Profile, device_uuid, load_driver, load_profile
+from lab.spec.profile import LATENCIES, NVML_PIDS, Profile, device_uuid, load_driver, load_profile
 
 BLOCK_BYTES = 2 << 20
 ADDRESS_FACTOR = 4  # a device's addresses, in its bytes: holes between allocations and managed memory need no memory
@@ -95,10 +95,14 @@ class NodeServer:
         seed: int = 0,
         process_capacity: int = 1024,
         fault_capacity: int = 64,
+        nvml_pids: str | None = None,
     ) -> None:
         wanted = list(gpus) or [profile or "a100-80g"]
         self.profiles = tuple(load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in wanted)
         self._driver = load_driver(driver)
+        self._nvml_pids = nvml_pids or self.profiles[0].text("identity.nvml_pids")
+        if self._nvml_pids not in NVML_PIDS:
+            raise NodeError(f"nvml_pids {self._nvml_pids!r}: give one of {', '.join(NVML_PIDS)}")
         self._latencies = latencies
         self._context_bytes = context_bytes
         self._seed = seed
@@ -336,6 +340,8 @@ class NodeServer:
         header["server_pid"] = os.getpid()
         header["history_level"] = self._history_level
         header["time_scale_ppm"] = round(self._time_scale * 1_000_000)
+        header["pid_namespace"] = _pid_namespace(os.getpid())
+        header["nvml_pids"] = NVML_PIDS.index(self._nvml_pids)
         header["profile"] = self.profiles[0].profile.encode()
         for index, gpu in enumerate(self.profiles):
             self._fill_device(self.file.devices[index], gpu, index)
@@ -524,6 +530,7 @@ class NodeServer:
         record["generation"] = generation
         record["host_pid"] = pid
         record["ns_pid"] = request["ns_pid"]
+        record["pid_namespace"] = _pid_namespace(pid)
         record["container"] = request["container"]
         record["index"] = request["index"]
         record["start_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -719,6 +726,14 @@ _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
     "copy_engines": "compute.copy_engines",
     "cores_per_sm": "compute.cores_per_sm",
 }
+
+
+def _pid_namespace(pid: int) -> int:
+    """Inode of a process's PID namespace; 0 where it cannot be told (it has ended, or is not ours to look at)."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _proc(pid: int, name: str) -> bytes:

@@ -293,6 +293,7 @@ class _Run:
                 context_bytes=scenario.node.context,
                 latencies=None if latency == "none" else latency,
                 time_scale=scenario.node.time_scale,
+                nvml_pids=scenario.node.nvml_pids,
                 seed=scenario.seed,
                 process_capacity=max(1024, 2 * len(self.instances)),
                 fault_capacity=max(64, len(plan.node_faults(scenario))),

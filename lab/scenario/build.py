@@ -39,6 +39,7 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
             context=node.context,
             latency=node.latency,
             time_scale=float(node.time_scale),
+            nvml_pids=node.nvml_pids,
         ),
         containers=tuple(
             _container(name, index, container, where) for index, (name, container) in enumerate(form.containers.items())

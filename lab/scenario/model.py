@@ -122,6 +122,7 @@ class Node:
     context: int | None = None
     latency: str | Mapping[str, int] = "none"  # "none" | "profile" | {HL_LATENCY_* in lower case, without prefix: ns}
     time_scale: float = 1.0
+    nvml_pids: str | None = None  # "host" | "visible"
 
 
 @dataclass(frozen=True, slots=True)

@@ -524,6 +524,11 @@ class NodeForm(Form):
     time_scale: Annotated[float, Field(gt=0, le=1000)] | Annotated[int, Field(ge=1, le=1000)] = Field(
         default=1.0, description="modelled time over real time"
     )
+    nvml_pids: Literal["host", "visible"] | None = Field(
+        default=None,
+        description="whom NVML lists in a private PID namespace: all by host PIDs, or those there by their PIDs there; "
+        "default: as the first device's profile says",
+    )
 
 
 class FaultForm(Form):

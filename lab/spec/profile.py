@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 EVIDENCE = ("measured", "public", "assumed")
+NVML_PIDS = ("host", "visible")  # in the order of HL_NVML_PIDS_*
 
 LATENCIES = (  # in the order of HL_LATENCY_*
     "init",
@@ -42,6 +43,7 @@ _KEYS: dict[str, dict[str, type]] = {
         "pci_device_id": int,
         "pci_subsystem_id": int,
         "vbios": str,
+        "nvml_pids": str,
     },
     "compute": {
         "compute_major": int,
@@ -197,6 +199,8 @@ def parse_profile(text: str, *, source: str) -> Profile:
     profile = Profile(profile=str(data.get("profile", "")), doc=str(data.get("doc", "")), constants=constants)
     if not 0 < profile.cuda_total_bytes <= profile.nvml_total_bytes:
         raise ProfileError(f"{source}: memory.cuda_total_bytes must be positive and not above memory.nvml_total_bytes")
+    if profile.text("identity.nvml_pids") not in NVML_PIDS:
+        raise ProfileError(f"{source}: identity.nvml_pids must be one of {', '.join(NVML_PIDS)}")
     if not 0 <= profile.context_bytes < profile.cuda_total_bytes:
         raise ProfileError(f"{source}: memory.context_bytes must be below memory.cuda_total_bytes")
     return profile

@@ -132,8 +132,10 @@ class IdentityLab:
         self.gpus = ["a100-80g"]
         self.recorder = Recorder(folder / "history", capacity=200_000)
 
-    def start(self, *, gpus: list[str] | None = None) -> NodeServer:
-        return NodeServer(gpus=gpus or self.gpus, containers=["a", "b", "c", "d"], context_bytes=512 << 20)
+    def start(self, *, gpus: list[str] | None = None, nvml_pids: str | None = None) -> NodeServer:
+        return NodeServer(
+            gpus=gpus or self.gpus, containers=["a", "b", "c", "d"], context_bytes=512 << 20, nvml_pids=nvml_pids
+        )
 
     def command(
         self, words: list[str | Path], *, place: str = "host", read_only: bool = False, broker: Path | None = None

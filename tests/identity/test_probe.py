@@ -271,28 +271,15 @@ def test_a_call_that_fails(identity: object, name: str, code: int, reason: str) 
 
 @pytest.mark.report("B91", plants="an NVML that names inner PIDs")
 @pytest.mark.parametrize("gate", [{}, {"LIBVGPU_HOST_PROCFS": "/proc"}], ids=["experiment", "procfs"])
-def test_a_driver_that_translates_its_list(
-    identity: object, compile_c: Callable[..., Path], native: Path, gate: dict[str, str]
-) -> None:
+def test_a_driver_that_translates_its_list(identity: object, gate: dict[str, str]) -> None:
     """As measured on a real one: NVML shows a container's process under its inner PID, never taken for the host's.
 
     What it is good for, the context's bytes, still comes, whether or not another tier knows the host PID.
     """
-    folder = identity.folder / "driver"
-    folder.mkdir()
-    flags = ("-shared", "-fPIC", "-ldl", "-Wl,-soname,libnvidia-ml.so.1")
-    source = Path(__file__).parents[1] / "native" / "identity" / "inner_nvml.c"
-    (folder / "libnvidia-ml.so.1").symlink_to(compile_c(source, *flags, name="libinner-nvml.so"))
     script = START + "\nimport shutil; shutil.copy(os.environ['CUDA_DEVICE_MEMORY_SHARED_CACHE'], os.environ['COPY'])"
     copy = identity.folder / "copy"
-    given = {
-        "LD_LIBRARY_PATH": f"{folder}:{native / 'fake'}",
-        "INNER_NVML": str(native / "fake" / "libnvidia-ml.so.1"),
-        "HOOKLAB_CONTEXT_BYTES": "learn",
-        "COPY": str(copy),
-        **gate,
-    }
-    with identity.start() as node:
+    given = {"HOOKLAB_CONTEXT_BYTES": "learn", "COPY": str(copy), **gate}
+    with identity.start(nvml_pids="visible") as node:
         result, pid = identity.run(node, script, place="private", **given)
     assert result == 0
     paths = identity.paths()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -137,13 +139,51 @@ def test_work_shows_as_utilisation(node: NodeServer, hold: Callable[..., Holder]
     assert node.snapshot().processes[0].not_executed == 300
 
 
-def test_inside_a_pid_namespace_pids_are_the_hosts(node: NodeServer, hold: Callable[..., Holder], probe: Probe) -> None:
-    unshare = shutil.which("unshare")
+@pytest.mark.parametrize("told", ["host", "visible"])
+def test_two_containers_in_pid_namespaces(
+    make_node: Callable[..., NodeServer], guest_environment: Callable[..., dict[str, str]], probe: Probe, told: str
+) -> None:
+    """The host is told four right PIDs and bytes that sum to the physical use; a container all of that, or its own two
+    under their PIDs there. Nothing is left after SIGKILL."""
+    unshare, nsenter = shutil.which("unshare"), shutil.which("nsenter")
     if not unshare or subprocess.run([unshare, "-Urpf", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine allows no PID namespace")
-    holder = hold(unshare, "-Urpf")
-    assert holder.ask("retain") == [0, 0]
-    (process,) = node.snapshot().processes
-    assert process.ns_pid == 1
-    assert process.host_pid not in (1, os.getpid())
-    assert listed(probe, node) == {process.host_pid: NVML_CONTEXT}
+    assert nsenter
+    node = make_node(gpus=["h200-141g"], nvml_pids=told)
+    environment = guest_environment(**node.environment)
+    holders: list[Holder] = []
+    try:
+        for container in range(2):
+            holders.append(Holder(environment, unshare, "-Urpf"))
+            first = node.snapshot().processes[-1].host_pid
+            enter = (nsenter, "--user", "--pid", "--preserve-credentials", "--target", str(first))
+            holders.append(Holder(environment, *enter))
+            for holder in holders[-2:]:
+                assert holder.ask("retain") == [0, 0]
+                assert holder.ask("allocate", 64 * MIB << container) == 0
+        processes = node.snapshot().processes
+        assert [process.ns_pid == 1 for process in processes] == [True, False, True, False]
+        sizes = [NVML_CONTEXT + (64 * MIB << container) for container in (0, 0, 1, 1)]
+        hosts = [process.host_pid for process in processes]
+        assert len(set(hosts)) == 4
+        assert all(Path(f"/proc/{pid}").is_dir() for pid in hosts)
+        assert listed(probe, node) == dict(zip(hosts, sizes, strict=True))
+        assert sum(sizes) == node.snapshot().devices[0].used - 4 * (CONTEXT - NVML_CONTEXT)
+        for number, holder in enumerate(holders):
+            own = number // 2 * 2
+            inner = [[processes[i].ns_pid, sizes[i]] for i in (own, own + 1)]
+            every = [[pid, size] for pid, size in zip(hosts, sizes, strict=True)]
+            assert holder.ask("listed") == [0, every if told == "host" else inner]
+        os.kill(hosts[1], signal.SIGKILL)
+        os.kill(hosts[2], signal.SIGKILL)  # the first of its namespace: everybody in there ends with it
+        node.wait_live(1)
+        assert listed(probe, node) == {hosts[0]: sizes[0]}
+    finally:
+        for holder in holders:
+            holder.close()
+    for pid in hosts:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    node.wait_live(0)
+    assert listed(probe, node) == {}
+    assert node.snapshot().devices[0].used == 0
