@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.runner import needs, pairs, plan, rundir
 from lab.runner.bench import BenchError, BenchOptions, BenchResult, ProgramOptions, measure_calls, measure_program
-from lab.runner.guest import GuestError
+from lab.runner.guest import GuestError, dialect_for
 from lab.runner.rundir import RunDirectory
 from lab.scenario.load import dump
 from lab.scenario.model import Scenario
@@ -18,7 +18,7 @@ def measure(scenario: Scenario, *, out: Path, on: str) -> Path:
     """Measures what a scenario with `measure` asks for; the run directory. GuestError in one line."""
     if on == "sim":
         raise GuestError(f"{scenario.path}: --on sim: a scenario with `measure` needs processes: --on fake or real")
-    unmet = needs.missing(scenario.needs, on=on)
+    unmet = needs.missing(scenario.needs, on=on) + _unmet(scenario)
     started = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     result = None if unmet else _measured(scenario, on)
     devices = {"gpus": scenario.node.gpus[0], "driver": scenario.node.driver}
@@ -40,6 +40,16 @@ def measure(scenario: Scenario, *, out: Path, on: str) -> Path:
         info["notes"] = [f"no figure from {line}" for line in result.failures]
     directory.write_info(info)
     return directory.path
+
+
+def _unmet(scenario: Scenario) -> list[dict[str, str]]:
+    """What the dialect of the interposer needs and plain processes, which are measured, have not."""
+    interposer = scenario.options.interposer or "builtin"
+    dialect = dialect_for(scenario.options.dialect, interposer)
+    if interposer in ("builtin", "none") or not dialect.needs_container:
+        return []
+    what = f"dialect {dialect.name}: {dialect.needs_container}"
+    return [{"what": what, "why": "plain processes are measured, and only containers have it"}]
 
 
 def _measured(scenario: Scenario, on: str) -> BenchResult:

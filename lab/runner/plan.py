@@ -136,8 +136,12 @@ def interposer_of(scenario: Scenario, container: ContainerModel) -> str:
 
 
 def dialect_of(scenario: Scenario, container: ContainerModel) -> Dialect:
-    """How limits reach the interposer of a container."""
-    return guest.dialect_for(container.dialect or scenario.options.dialect, interposer_of(scenario, container))
+    """How limits reach the interposer of a container.
+
+    The run's dialect is that of the run's interposer: a container that names another is spoken to in that one's.
+    """
+    of_the_run = None if container.interposer else scenario.options.dialect
+    return guest.dialect_for(container.dialect or of_the_run, interposer_of(scenario, container))
 
 
 def make_container(

@@ -13,11 +13,11 @@ import pytest
 
 from lab.checks.model import Verdict
 from lab.report.model import report_run
-from lab.runner import service
+from lab.runner import plan, service
 from lab.runner.container import probe_isolation
 from lab.runner.execute import run_scenario
 from lab.runner.guest import GuestError, plain_dialect
-from lab.scenario.load import loads
+from lab.scenario.load import Overrides, loads
 from lab.scenario.model import Scenario
 
 contained = pytest.mark.skipif(bool(probe_isolation()), reason=f"this machine: {probe_isolation()}")
@@ -143,6 +143,27 @@ def test_sequence_points_of_another_interposer_are_unknown(build: Build, tmp_pat
     for check in ("exit", "faults"):
         assert found[check].status == "unknown", check
         assert "an interposer of dialect hami has no sequence points" in found[check].seen
+
+
+def test_the_dialect_of_a_run_is_that_of_its_interposer() -> None:
+    processes = [{"name": "one", "run": ["true"]}]
+    containers = {
+        "own": {"interposer": "builtin", "processes": processes},
+        "given": {"processes": processes},
+        "both": {"interposer": "builtin", "dialect": "hami", "processes": processes},
+    }
+    text = json.dumps({"name": "two", "containers": containers, "expect": []})
+    (model,) = loads(text, overrides=Overrides(interposer="/lib/other.so", dialect="nvshare"))
+    spoken = {container.name: plan.dialect_of(model, container).name for container in model.containers}
+    assert spoken == {"own": "hooklab", "given": "nvshare", "both": "hami"}
+
+
+def test_what_is_measured_bare_cannot_have_a_service(build: Build, tmp_path: Path) -> None:
+    text = json.dumps({"name": "cost", "measure": {"calls": {}}, "expect": [{"added": {"figure": "cuInit", "ns": 1}}]})
+    (model,) = loads(text, overrides=Overrides(interposer=str(build(2, 0)), dialect="nvshare"))
+    report = report_run(model, run_scenario(model, out=tmp_path))
+    assert report.status == "unknown"
+    assert any("only containers have it" in verdict.seen for verdict in report.verdicts)
 
 
 @contained
