@@ -19,6 +19,9 @@ const char *hl_policy(void) { return policy; }
 
 bool hl_books_open(void) {
     hl_limits_read();
+    policy = NULL;
+    usable = false;
+    if (hl_limits.disabled) return false;
     const char *path = hl_config("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     policy = hl_config("HOOKLAB_POLICY");
     if (!set(policy)) policy = NULL;

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 struct hl_limits hl_limits;
 
@@ -53,8 +54,40 @@ static void read_family(const char *key, const char *what, int (*parse)(const ch
         hl_log(0, "%s: \"%.64s\" is not %s; charges are refused until it is set right or unset", key, text, what);
 }
 
+static bool is_on(const char *key) {
+    static const char *const yes[] = {"1", "true", "on", "yes"}, *const no[] = {"", "0", "false", "off", "no"};
+    const char *text = hl_config(key);
+    for (unsigned i = 0; text && i < sizeof yes / sizeof *yes; i++)
+        if (!strcasecmp(text, yes[i])) return true;
+    for (unsigned i = 0; text && i < sizeof no / sizeof *no; i++)
+        if (!strcasecmp(text, no[i])) return false;
+    if (text) hl_log(0, "%s: \"%.64s\" is not true or false; it is taken for false", key, text);
+    return false;
+}
+
+/* What others' interposers take that this one does not act on: said, never silently (docs/decisions.md). */
+static void say_what_is_not_done(void) {
+    const char *rate = hl_config("MEMORY_LIMIT_TOLERATION_RATE");
+    if (is_on("ACTIVE_OOM_KILLER"))
+        hl_log(0, "ACTIVE_OOM_KILLER: no process is ever ended here; what does not fit is refused");
+    if (rate && *rate && strcmp(rate, "1") && strcmp(rate, "1.0"))
+        hl_log(0, "MEMORY_LIMIT_TOLERATION_RATE: limits are kept exactly; set a higher limit instead of %.16s", rate);
+    if (hl_config("RECORD_KERNEL_INTERVAL"))
+        hl_log(2, "RECORD_KERNEL_INTERVAL: ignored; every paced launch is recorded");
+    if (hl_config("CUDA_TASK_PRIORITY"))
+        hl_log(2, "CUDA_TASK_PRIORITY: for monitors of hami-1.2 regions only; launches here are not ordered by it");
+}
+
 void hl_limits_read(void) {
     memset(&hl_limits, 0, sizeof hl_limits);
+    hl_limits.disabled = is_on("CUDA_DISABLE_CONTROL");
+    if (hl_limits.disabled) return;
+    hl_limits.oversubscribe = is_on("CUDA_OVERSUBSCRIBE");
+    const char *views = hl_config("HOOKLAB_MEMINFO");
+    hl_limits.plain_views = views && !strcasecmp(views, "off");
+    if (views && *views && !hl_limits.plain_views && strcasecmp(views, "on"))
+        hl_log(0, "HOOKLAB_MEMINFO: \"%.64s\" is not on or off; on is used", views);
+    say_what_is_not_done();
     read_family("CUDA_DEVICE_MEMORY_LIMIT", "a size (digits, then k, m, g or t)", parse_size, hl_limits.memory);
     read_family("CUDA_DEVICE_SM_LIMIT", "a percentage (0 to 100)", parse_percent, hl_limits.cores);
 }

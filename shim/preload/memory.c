@@ -77,8 +77,8 @@ HL_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesiz
 }
 
 HL_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
-    ALLOCATE(cuMemAllocManaged, dptr, bytesize, HL_KIND_MANAGED, real(dptr, bytesize, flags), *dptr = 0, *dptr,
-             bytesize);
+    ALLOCATE(cuMemAllocManaged, dptr && !hl_limits.oversubscribe, bytesize, HL_KIND_MANAGED,
+             real(dptr, bytesize, flags), *dptr = 0, *dptr, bytesize);
 }
 
 /* Rows are reserved at the pitch that the driver will most likely choose and settled at the one it chose. A product

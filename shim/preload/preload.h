@@ -103,6 +103,9 @@ struct hl_limits {
     uint64_t memory[HL_DEVICES], cores[HL_DEVICES]; /* 0 = none */
     bool refuse[HL_DEVICES];                        /* the value could not be read: charges are refused */
     bool any;
+    bool disabled;      /* CUDA_DISABLE_CONTROL: everything passes */
+    bool oversubscribe; /* managed memory is not charged: it may lie on the host */
+    bool plain_views;   /* memory is shown as the driver shows it */
 };
 extern struct hl_limits hl_limits;
 void hl_limits_read(void);

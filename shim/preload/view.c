@@ -16,7 +16,7 @@ struct share {
 
 /* false: no limit applies to the device. */
 static bool shrink(int device, struct share *share) {
-    if (device < 0 || device >= HL_DEVICES) return false;
+    if (device < 0 || device >= HL_DEVICES || hl_limits.plain_views) return false;
     uint64_t limit = hl_books_limit(device);
     if (!limit) return false;
     uint64_t used = hl_books_usable() ? hl_ledger_used(device) : limit;

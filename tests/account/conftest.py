@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -128,10 +129,12 @@ class Tenant:
         return None if books == driver else (books, driver)
 
     def close(self) -> None:
-        for guest in self.guests:
+        guests, self.guests = self.guests, []
+        for guest in guests:
             if guest.process.poll() is None:
                 guest.end(kill=True)
-        self.node.close()
+        if guests:
+            self.node.close()
 
 
 @pytest.fixture
@@ -140,10 +143,13 @@ def tenant(
 ) -> Iterator[Callable[..., Tenant]]:
     """Makes a tenant: `preload` another library (None: nothing), `gpus`, then variables of its processes."""
     made: list[Tenant] = []
+    folders = itertools.count()
 
     def make(preload: Path | bool | None = True, *, gpus: int = 2, **variables: str) -> Tenant:
         library = native / "libhooklab-preload.so" if preload is True else preload or None
-        one = Tenant(tmp_path, guest_environment, library, gpus=gpus, **variables)
+        folder = tmp_path / str(next(folders))
+        folder.mkdir()
+        one = Tenant(folder, guest_environment, library, gpus=gpus, **variables)
         made.append(one)
         one.node.start()
         return one
