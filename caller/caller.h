@@ -138,6 +138,7 @@ extern _Thread_local int object_owner; /* 0 outside parallel steps */
 struct object *object_find(const char *name, enum object_kind kind);
 struct object *object_add(const char *name, enum object_kind kind, uint64_t handle);
 void object_drop(struct object *object);
+void objects_begin(void);  /* at the start of the image */
 void objects_report(void); /* HL_EVENT_HELD for the memory that is still held */
 
 /* memory.c */

@@ -100,6 +100,7 @@ int main(int argc, char **argv) {
     }
     if (at + 1 != argc) return usage();
     crash_watch();
+    objects_begin();
     if (program_load(argv[at], &program)) return 2;
     if (from < 0) {
         control_start(strcmp(program_setting(&program, "start", "now"), "wait") == 0);

@@ -29,7 +29,7 @@ def _ids(patterns: tuple[str, ...]) -> frozenset[int]:
 def no_leak(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
     """The driver's live allocations of each process are those that its program still holds at its end.
 
-    Judged of processes that played their program to the end and had one image; one that was killed loses nothing. No
+    Judged of processes that played their program to the end, in their last image; one that was killed loses nothing. No
     leak are allocations that a context took with it (while the process holds no physical byte), and those that the
     program was never given and whose undoing the driver itself refused.
     """
@@ -44,17 +44,18 @@ def no_leak(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdi
         if run.statuses.get(instance.index, 0) & 0x7F:
             judged += 1
             continue
-        if not told or not ends.size or any(step.op in ("exec",) for step in instance.process.walk()):
+        if not told or not ends.size:
             unjudged += 1
             continue
         judged += 1
+        given = ends_of_steps[(ends_of_steps["process"] == instance.index) & (ends_of_steps["result"] == 0)]
         until = int(ends[-1]["time_ns"])
-        own = calls[(calls["process"] == instance.index) & (calls["time_ns"] <= until)]
+        since = _image_start(instance, given)
+        own = calls[(calls["process"] == instance.index) & (calls["time_ns"] <= until) & (calls["time_ns"] >= since)]
         # The program may know an inner PID where the driver knows the host's: its main thread's calls tell which it is.
         main = own[own["tid"] == ends[-1]["tid"]]
         pid = int(main[-1]["pid"]) if main.size else 0
         own = own[own["pid"] == pid]
-        given = ends_of_steps[(ends_of_steps["process"] == instance.index) & (ends_of_steps["result"] == 0)]
         got = {int(pointer) for pointer in given["b"]}
         complaints += _lost(instance, own, mine[mine["b"] != 0], got, _physical(run, pid, until))
     return Verdict(
@@ -99,6 +100,12 @@ def _lost(instance: Instance, own: Records, held: Records, given: set[int], phys
             f"{instance.label}: the program holds {len(gone)} allocations that the driver does not, e.g. "
             f"{program[pointer]} bytes at {pointer:#x}"
         )
+
+
+def _image_start(instance: Instance, given: Records) -> int:
+    """When the image began that played the program to its end: an exec step is ended by the new image."""
+    execs = [step.index for step in instance.process.walk() if step.op == "exec"]
+    return max((int(record["time_ns"]) for record in given if int(record["step"]) in execs), default=0)
 
 
 def _physical(run: RunData, pid: int, until: int) -> int:
