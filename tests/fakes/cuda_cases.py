@@ -16,6 +16,7 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 CASES: dict[str, Callable[[], None]] = {}
@@ -133,19 +134,37 @@ def vadd_of(_context: c.c_void_p) -> tuple[c.c_void_p, c.Array[c.c_void_p]]:
     return function, no_parameters()
 
 
+def hang() -> None:
+    """A case as it must not be: for the test of how one is played."""
+    say("before", call("cuInit", 0))
+    time.sleep(3600)
+
+
+HELPERS["hang"] = hang
+
+
 def expected(name: str) -> dict[str, str]:
     lines = (CASES[name].__doc__ or "").strip("\n").splitlines()
     return dict(line.strip("\n").lstrip().split(" | ", 1) for line in lines if " | " in line)
 
 
-def seen(name: str, environment: dict[str, str] | None = None) -> dict[str, str]:
-    """What the driver of this environment answers; `died` is the signal that ended the case."""
-    done = subprocess.run(
-        [sys.executable, PROGRAM, name], capture_output=True, text=True, env=environment, timeout=120, check=False
+def seen(name: str, environment: dict[str, str] | None = None, limit: float = 120) -> dict[str, str]:
+    """What the driver of this environment answers; `died` is the signal that ended the case, or "hangs"."""
+    case_of = subprocess.Popen(
+        [sys.executable, PROGRAM, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    answers = dict(line.split(" | ", 1) for line in done.stdout.splitlines() if " | " in line)
-    if done.returncode:
-        answers["died"] = str(-done.returncode) if done.returncode < 0 else done.stderr.strip().splitlines()[-1]
+    hangs = False
+    try:
+        out, err = case_of.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        hangs = True
+        case_of.kill()
+        out, err = case_of.communicate()
+    answers = dict(line.split(" | ", 1) for line in out.splitlines() if " | " in line)
+    if hangs:
+        answers["died"] = "hangs"
+    elif case_of.returncode:
+        answers["died"] = str(-case_of.returncode) if case_of.returncode < 0 else err.strip().splitlines()[-1]
     return answers
 
 
