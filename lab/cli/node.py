@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from lab.cli._quantities import Quantities, quantities
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from lab.node.model import DeviceState, NodeSnapshot
+    from lab.region import Region
 
 MIB = 1 << 20
 
@@ -25,9 +30,17 @@ def node() -> None:
 
 @node.command()
 @click.argument("path", envvar="HOOKLAB_NODE", metavar="[SOCKET|FILE|RUN]", type=click.Path())
+@click.option(
+    "--region",
+    "files",
+    multiple=True,
+    metavar="CONTAINER=FILE",
+    help="The ledger of a container; those of a run directory are found.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hooklab.node/1).")
-def show(path: str, as_json: bool) -> None:
-    """Show devices, memory and processes of a node.
+def show(path: str, files: tuple[str, ...], as_json: bool) -> None:
+    """Show devices, processes and the four quantities of memory of a node: what the driver holds (physical), what the
+    container may hold (limit), what the interposer booked (ledger) and what NVML reports (observed), and every gap.
 
     Takes the socket of a running node (default: $HOOKLAB_NODE), a node file, or a run directory. Exit status 2 when it
     is none of them or of another version.
@@ -41,11 +54,17 @@ def show(path: str, as_json: bool) -> None:
     except NodeFileError as error:
         click.echo(f"hooklab node show: {error}", err=True)
         sys.exit(2)
+    regions = _regions(path, files)
     running = file.path.is_socket()
     snapshot = read_snapshot(file, now_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC) if running else None)
     file.close()
+    rows = quantities(snapshot, regions)
+    for region in regions.values():
+        region.close()
     if as_json:
-        body = {"schema": "hooklab.node/1", "evidence": "fake-driver", "running": running, **asdict(snapshot)}
+        memory = [asdict(row) for row in rows]
+        body = {"schema": "hooklab.node/1", "evidence": "fake-driver", "running": running, "memory": memory}
+        body |= asdict(snapshot)
         click.echo(json.dumps(body, indent=2))
         return
     from lab.report.console import console
@@ -53,6 +72,60 @@ def show(path: str, as_json: bool) -> None:
     out = console()
     for table in render(snapshot):
         out.print(table)
+    if rows:
+        out.print(_memory(rows))
+        for row in rows:
+            for gap in row.gaps:
+                out.print(f"GPU {row.device}, host PID {row.host_pid}: {gap}", markup=False, highlight=False)
+
+
+def _regions(path: str, files: tuple[str, ...]) -> dict[str, Region]:
+    """The ledgers by container; exit status 2 with one line where a named one cannot be read."""
+    from lab.region import Region, RegionError
+
+    found: dict[str, Region] = {}
+    run = Path(path)
+    for file in sorted(run.glob("region-*")) if run.is_dir() else []:
+        with contextlib.suppress(RegionError):  # a layout of another interposer: hooklab region reads it
+            found[file.name.removeprefix("region-")] = Region.open(file)
+    for word in files:
+        name, sign, file_name = word.partition("=")
+        try:
+            if not sign:
+                raise RegionError(f"--region {word}: no container is named; write CONTAINER=FILE")
+            found[name] = Region.open(file_name)
+        except RegionError as error:
+            click.echo(f"hooklab node show: {error}", err=True)
+            sys.exit(2)
+    return found
+
+
+def _memory(rows: list[Quantities]) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="memory in MiB", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("GPU", "host PID", "container"):
+        table.add_column(column)
+    for column in ("physical", "limit", "ledger", "observed", "gap"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.device),
+            str(row.host_pid),
+            escape(row.container or "-"),
+            _plain(row.physical),
+            _plain(row.limit) if row.limit else "none",
+            "unknown" if row.ledger is None else _plain(row.ledger),
+            _plain(row.observed),
+            "unknown" if row.ledger is None else _plain(row.physical - row.ledger),
+        )
+    return table
+
+
+def _plain(size: int) -> str:
+    return f"{size / MIB:,.0f}"
 
 
 def render(snapshot: NodeSnapshot) -> list[RenderableType]:

@@ -25,6 +25,7 @@ class DeviceState:
     total_bytes: int
     nvml_total_bytes: int
     nvml_reserved_bytes: int
+    nvml_context_extra: int
     used: int
     peak: int
     sm_count: int
@@ -129,6 +130,7 @@ def _device(file: NodeFile, index: int, now_ns: int | None) -> DeviceState:
         total_bytes=int(record["total_bytes"]),
         nvml_total_bytes=int(record["nvml_total_bytes"]),
         nvml_reserved_bytes=int(record["nvml_reserved_bytes"]),
+        nvml_context_extra=int(record["nvml_context_extra"]),
         used=int(record["used"]),
         peak=int(record["peak"]),
         sm_count=int(record["sm_count"]),
