@@ -46,7 +46,7 @@ def show(file: str, as_json: bool) -> None:
 @region.command()
 @click.argument("file", type=click.Path())
 def check(file: str) -> None:
-    """Check the books of a region: one line a problem.
+    """Check the books of a region: one line a problem, then each lock with its holder.
 
     Exit status: 0 sound, 1 there are problems (a file that is no region is one).
     """
@@ -54,14 +54,17 @@ def check(file: str) -> None:
 
     try:
         if is_hami(file):
-            problems = HamiRegion(file).check()
+            region_of_hami = HamiRegion(file)
+            problems, locks = region_of_hami.check(), region_of_hami.locks()
         else:
             with Region.open(file) as opened:
-                problems = opened.check()
+                problems, locks = opened.check(), opened.locks()
     except RegionError as error:
-        problems = [str(error)]
+        problems, locks = [str(error)], {}
     for problem in problems:
         click.echo(problem)
+    for name, holder in locks.items():
+        click.echo(f"{file}: the {name} is {holder if holder == 'free' else f'held: {holder}'}")
     sys.exit(1 if problems else 0)
 
 
@@ -227,6 +230,7 @@ def _as_json(opened: Region) -> dict[str, object]:
         "schema": "hooklab.region/1",
         "file": str(opened.path),
         "lock": "robust" if int(head["lock_kind"]) == 1 else "file",
+        "lock_holder": opened.holder(),
         "pid_namespace": int(head["pid_namespace"]),
         "repairs": int(head["repairs"]),
         "devices": [
@@ -269,7 +273,7 @@ def _print(opened: Region) -> None:
     head = opened.header[0]
     out = console()
     lock = "robust mutex" if int(head["lock_kind"]) == 1 else "file lock"
-    out.print(f"{escape(str(opened.path))}: {lock}, {int(head['repairs'])} repairs", soft_wrap=True)
+    out.print(f"{escape(str(opened.path))}: {lock}, {int(head['repairs'])} repairs, {opened.holder()}", soft_wrap=True)
     totals = Table(
         "device", "limit", "used", "peak", "refused", "rolled back", "cores", title="devices", title_justify="left"
     )

@@ -184,6 +184,23 @@ class Region:
             pending={d: int(devices["pending"][d]) for d in busy},
         )
 
+    def holder(self) -> str:
+        """Who holds the lock: "free", "slot N, pid P, alive" or "... dead", or that its holder cannot be named.
+
+        Whoever has no slot (a process that is entering, a tool) holds it unnamed for a few instructions.
+        """
+        holder = int(self.header["lock_holder"][0])
+        if not holder:
+            return "free"
+        if holder > len(self.slots):
+            return "taken, its holder cannot be named"
+        state = "alive" if self.is_present(holder - 1) else "dead"
+        return f"slot {holder - 1}, pid {self.slots['pid'][holder - 1]}, {state}"
+
+    def locks(self) -> dict[str, str]:
+        """Every lock of the layout and its :meth:`holder`."""
+        return {"lock": self.holder()}
+
     def check(self) -> list[str]:
         """Problems of the books, one line each, none when they are sound."""
         return [

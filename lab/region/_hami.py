@@ -90,6 +90,10 @@ class HamiRegion:
             return "taken, its holder cannot be named"
         return f"pid {owner}, {'alive' if _alive(owner) else 'dead'}"
 
+    def locks(self) -> dict[str, str]:
+        """Every lock of the layout and its :meth:`holder`."""
+        return {"lock": self.holder(), "post-init lock": self.holder("postinit_lock")}
+
     def check(self) -> list[str]:
         """Problems, one line each. PIDs are those of the container: run it inside, or on the host's own."""
         return [f"{self.path}: {problem}" for problem in self._problems()]

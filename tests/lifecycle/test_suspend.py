@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lab.region import RegionError, members, resume_all, suspend_all, wait_status_all
+from lab.scenario import vocabulary
 from lab.spec import load_hooks
 
 Place = Any
@@ -45,6 +46,27 @@ def test_allocations_wait_and_views_and_frees_do_not(place: Place) -> None:
     assert life.heard("alloc")[0] == 0
     assert life.ended() == 0
     place.zero()
+
+
+def test_check_names_who_holds_the_lock(place: Place, hooklab: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """Free; held by somebody who lives (stopped inside it); held by somebody who died there."""
+    quiet = place.start("init", "wait")
+    quiet.heard("init")
+    quiet.heard("waiting")
+    done = hooklab("region", "check", place.region)
+    assert (done.returncode, done.stdout) == (0, f"{place.region}: the lock is free\n")
+    plan = f"{vocabulary.points()['point.owned']}:2:{int(signal.SIGSTOP)}:0"  # the first time is its entry
+    holder = place.start("init", "alloc", HOOKLAB_POINTS=plan)
+    result = os.waitid(os.P_PID, holder.popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert result is not None
+    assert result.si_code == os.CLD_STOPPED
+    told = hooklab("region", "check", place.region).stdout
+    assert f"the lock is held: slot 1, pid {holder.popen.pid}, alive" in told
+    os.kill(holder.popen.pid, signal.SIGKILL)
+    holder.ended()
+    done = hooklab("region", "check", place.region)
+    assert done.returncode == 1
+    assert f"the lock is held: slot 1, pid {holder.popen.pid}, dead" in done.stdout
 
 
 def test_one_that_cannot_hear_is_named(place: Place) -> None:
