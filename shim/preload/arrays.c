@@ -1,8 +1,8 @@
 /* Arrays and mipmapped arrays: charged with what the driver says that they need.
  *
  * How an array lies in memory is the driver's affair. A twin of it that is made with deferred mapping takes no memory and
- * can be asked for its requirements. Invariants: a description that the driver refuses is refused by the twin already and
- * then goes to the driver as it came; arrays that the program maps itself (sparse, deferred) cost nothing here. Below 2 MiB
+ * can be asked for its requirements; where that has no answer they are estimated, and asked for when the driver has made
+ * the array. Invariants: a description that the driver refuses goes to the driver as it came; arrays that the program maps itself (sparse, deferred) cost nothing here. Below 2 MiB
  * an array shares a block that cannot be told, having no address: it is charged with its bytes. */
 #include "preload.h"
 
@@ -44,8 +44,26 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned lev
     return needs.size;
 }
 
+/* Where the driver does not say: rows of 512 bytes, and for mipmaps a third more. */
+static uint64_t estimate(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+    unsigned channel = 4;
+    if (d->Format == CU_AD_FORMAT_UNSIGNED_INT8 || d->Format == CU_AD_FORMAT_SIGNED_INT8) channel = 1;
+    if (d->Format == CU_AD_FORMAT_UNSIGNED_INT16 || d->Format == CU_AD_FORMAT_SIGNED_INT16 ||
+        d->Format == CU_AD_FORMAT_HALF)
+        channel = 2;
+    uint64_t bytes, row;
+    if (__builtin_mul_overflow((uint64_t)d->Width, (uint64_t)channel * d->NumChannels, &row) || row > UINT64_MAX - 511)
+        return 0; /* the driver's to refuse */
+    row = (row + 511) / 512 * 512;
+    if (__builtin_mul_overflow(row, (uint64_t)(d->Height ? d->Height : 1), &bytes) ||
+        __builtin_mul_overflow(bytes, (uint64_t)(d->Depth ? d->Depth : 1), &bytes))
+        return 0;
+    return levels > 1 && bytes < UINT64_MAX / 2 ? bytes + bytes / 3 : bytes;
+}
+
 struct making {
     struct hl_ticket ticket;
+    uint64_t bytes;
     CUcontext context;
     CUresult code;
     enum hl_admission admission;
@@ -58,9 +76,12 @@ static bool making_open(struct making *making, const CUDA_ARRAY3D_DESCRIPTOR *wa
     int saved = errno;
     making->admission = HL_PASS;
     if (hl_current(&making->context, &device)) {
-        uint64_t bytes = levels ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
-        if (bytes)
-            making->admission = hl_charge_begin(&making->ticket, device, hl_taken(bytes), HL_KIND_OTHER, &making->code);
+        uint64_t told = levels ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
+        making->bytes = hl_taken(told ? told : estimate(wanted, levels));
+        /* Not told: most likely no array that the driver makes, so it is asked first. */
+        if (making->bytes)
+            making->admission =
+                hl_charge_begin(&making->ticket, device, told ? making->bytes : 0, HL_KIND_OTHER, &making->code);
     }
     errno = saved;
     return true;
@@ -71,8 +92,7 @@ static CUresult making_close(struct making *making, CUresult result, const void 
     int saved = errno;
     if (making->admission == HL_ADMITTED) {
         if (result != CUDA_SUCCESS) hl_ledger_cancel(&making->ticket);
-        else if (hl_ledger_settle(&making->ticket, key_of(array), (uint64_t)(uintptr_t)making->context,
-                                  making->ticket.bytes))
+        else if (hl_ledger_settle(&making->ticket, key_of(array), (uint64_t)(uintptr_t)making->context, making->bytes))
             making->admission = HL_REFUSED;
     }
     errno = saved;

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.node.faults import Fault
+
 MIB, GIB = 1 << 20, 1 << 30
 CONTEXT = 512 * MIB
 STEP = 32 * MIB
@@ -157,6 +159,19 @@ def test_arrays_are_charged_with_the_drivers_size(tenant, shape: tuple[int, int,
     assert guest.do("array", "a", *shape) == 0
     even(one, guest)
     assert guest.do("array", "b", 16384, 4096, 0) == OOM
+    assert guest.do("array_end", "a") == 0
+    even(one, guest, more=0)
+
+
+def test_an_array_that_the_driver_does_not_tell_about_is_estimated(tenant) -> None:
+    one = tenant(CUDA_DEVICE_MEMORY_LIMIT="1g")
+    one.node.plan(Fault(name="cuArrayGetMemoryRequirements", action="return", mode="every", call=1, code=801))
+    guest = begun(one)
+    assert guest.do("array", "a", 4096, 1024, 0) == 0
+    even(one, guest, more=64 * MIB)
+    assert guest.do("array", "b", 16384, 4096, 0) == OOM
+    even(one, guest, more=64 * MIB)
+    assert guest.do("array", "none", 0, 0, 0) == 1
     assert guest.do("array_end", "a") == 0
     even(one, guest, more=0)
 
