@@ -18,10 +18,13 @@
 
 #include <cuda.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -106,6 +109,53 @@ static void controls(const char *what) {
     }
 }
 
+/* HAMi's two generations of a node-wide lock file around the identity experiment, as baselines: a file created exclusively,
+ * tried again after 1 to 5 waits and taken for left behind after 20 tries, and an advisory lock that the kernel queues. */
+enum { TRIES = 20, LONGEST_WAITS = 5 };
+
+static int lock_file(const char *path, int exclusive, long wait_ms, unsigned seed) {
+    if (!exclusive) {
+        int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+        while (fd >= 0 && flock(fd, LOCK_EX))
+            if (errno != EINTR) return close(fd), -1;
+        return fd;
+    }
+    for (int tries = 0;; tries++) {
+        int fd = open(path, O_CREAT | O_EXCL | O_CLOEXEC, S_IRWXU);
+        if (fd >= 0 || errno != EEXIST) return fd;
+        if (tries == TRIES) {
+            unlink(path); /* perhaps another one's, who is still inside */
+            tries = 0;
+            continue;
+        }
+        fprintf(stderr, "unified_lock locked, waiting 1 second...\n");
+        long ms = wait_ms * (1 + rand_r(&seed) % LONGEST_WAITS);
+        struct timespec wait = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+        nanosleep(&wait, NULL);
+    }
+}
+
+static CUresult init_behind_a_file(int exclusive, unsigned index) {
+    const char *path = getenv("HOOKLAB_BURST_LOCK"), *wait = getenv("HOOKLAB_BURST_WAIT_MS");
+    CUdevice device;
+    CUcontext context;
+    CUresult result = cuInit(0);
+    if (!result) result = cuDeviceGet(&device, 0);
+    if (result || !path) return result ? result : CUDA_ERROR_INVALID_VALUE;
+    int fd = lock_file(path, exclusive, wait ? atol(wait) : 1000, index);
+    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    nvmlInit_v2();
+    snapshot();
+    result = cuDevicePrimaryCtxRetain(&context, device);
+    if (!result) {
+        snapshot();
+        result = cuDevicePrimaryCtxRelease_v2(device);
+    }
+    if (exclusive) unlink(path);
+    close(fd);
+    return result;
+}
+
 int worker_main(int argc, char **argv) {
     if (argc < 7) return 2;
     tell(HL_EVENT_STEP_END, LOADED, 0xFFFF, 0, 0);
@@ -114,7 +164,9 @@ int worker_main(int argc, char **argv) {
     const char *control = argc > 7 ? argv[7] : "";
     if (reach(ready, 'r', index, start)) return 3;
     CUresult result;
-    TIMED(INIT, HL_cuInit, result = cuInit(0));
+    int exclusive = !strcmp(control, "unified_exclusive"), behind = exclusive || !strcmp(control, "unified_flock");
+    TIMED(INIT, HL_cuInit, result = behind ? init_behind_a_file(exclusive, index) : cuInit(0));
+    if (behind) control = "";
     if (!result) controls(control);
     if (reach(ready, 'i', index, allocate)) return 3;
     CUcontext context;

@@ -293,6 +293,8 @@ class _Burst:
         interposer = self.job.condition.interposer or self.job.interposer
         library = guest.interposer_path(interposer)
         found = plan.inherited() | {"HOOKLAB_CONTAINER": "0", "HOOKLAB_HISTORY": str(self.history)}
+        found |= {"HOOKLAB_BURST_LOCK": str(scratch / "unified.lock")}  # of the two unified_* baselines
+        found |= {"HOOKLAB_BURST_WAIT_MS": str(max(1, round(1000 * self.options.time_scale)))}
         if node is not None:
             found |= node.environment | plan.library_path(
                 guest.fake_directory(self.options.driver), needed=True, scratch=scratch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +183,15 @@ def test_the_harness_is_the_same_under_every_condition(tmp_path: Path) -> None:
             assert worker["ok"]
             assert worker["phases"].get("identity_enter", burst.NEVER) > worker["phases"]["worker_exit"]
             assert "identity" not in burst.segments(worker["phases"])
+
+
+@pytest.mark.parametrize("condition", ["unified_exclusive", "unified_flock"])
+def test_the_lock_file_of_earlier_generations_is_a_baseline(tmp_path: Path, condition: str) -> None:
+    """One identity experiment at a time; who finds the file created says so and naps, who finds it locked queues."""
+    latency = "context_create=2s"  # 100 ms: they meet
+    document = play(tmp_path, workers=(4,), conditions=(condition,), latency=latency, time_scale=0.05)
+    (one,) = document["runs"]
+    assert all(worker["ok"] and worker["alloc"] == 0 for worker in one["raw"])
+    phases = sorted((worker["phases"]["identity_enter"], worker["phases"]["identity_exit"]) for worker in one["raw"])
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(phases))
+    assert (one["counts"]["waits"] > 0) == (condition == "unified_exclusive")
