@@ -39,6 +39,8 @@ int hl_node_attached(void);
 int hl_node_lend_memory(void);
 /* The memory file that the process (slot, generation) lends: a descriptor, or -1. */
 int hl_node_open_memory(uint32_t slot, uint64_t generation);
+/* Has the kernel that a file describes (hl_node_run, HL_RUN_DATA) run elsewhere; waits until it is done. 0 or an errno. */
+int hl_node_run_elsewhere(int file);
 /* Called in a forked child after the connection is closed and hl_node leads to private memory again. `was_attached` tells
  * whether the parent was. One callback a library. */
 void hl_node_on_fork(void (*child)(int was_attached));

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bridge.h"
 #include "graph.h"
 #include "history.h"
 #include "hl_layout_history.h"
@@ -114,7 +115,8 @@ static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) 
     return NULL;
 }
 
-static void run_vadd(struct ctx *ctx, const unsigned char *p, const struct entry *e, uint64_t threads) {
+static CUresult run_vadd(struct ctx *ctx, const struct shape *s, const unsigned char *p, const struct entry *e,
+                         uint64_t threads, uint64_t *ns) {
     CUdeviceptr a, b, c;
     uint32_t n;
     memcpy(&a, p + e->parameter[0].offset, 8);
@@ -122,9 +124,10 @@ static void run_vadd(struct ctx *ctx, const unsigned char *p, const struct entry
     memcpy(&c, p + e->parameter[2].offset, 8);
     memcpy(&n, p + e->parameter[3].offset, 4);
     uint64_t count = n < threads ? n : threads;
-    if (count == 0) return;
+    if (count == 0) return CUDA_SUCCESS;
     char *x = touch(ctx, a, count * 4, 'r'), *y = touch(ctx, b, count * 4, 'r'), *z = touch(ctx, c, count * 4, 'w');
-    if (!x || !y || !z) return;
+    if (!x || !y || !z) return CUDA_SUCCESS;
+    if (bridge_wanted()) return bridge_run(ctx, HL_RUN_VADD, s, count, &(struct bridge_data){x, y, z}, ns);
     for (uint64_t i = 0; i < count; i++) {
         float l, r;
         memcpy(&l, x + 4 * i, 4);
@@ -132,16 +135,20 @@ static void run_vadd(struct ctx *ctx, const unsigned char *p, const struct entry
         l += r;
         memcpy(z + 4 * i, &l, 4);
     }
+    return CUDA_SUCCESS;
 }
 
-static void run_mail(struct ctx *ctx, const unsigned char *p, const struct entry *e, uint64_t threads) {
+static CUresult run_mail(struct ctx *ctx, const struct shape *s, const unsigned char *p, const struct entry *e,
+                         uint64_t threads, uint64_t *ns) {
     CUdeviceptr out;
     uint32_t n;
     memcpy(&out, p + e->parameter[0].offset, 8);
     memcpy(&n, p + e->parameter[1].offset, 4);
     uint64_t count = n < threads ? n : threads;
     char *to = count ? touch(ctx, out, count, 'w') : NULL;
+    if (to && bridge_wanted()) return bridge_run(ctx, HL_RUN_MAIL, s, count, &(struct bridge_data){.out = to}, ns);
     for (uint64_t i = 0; to && i < count; i++) to[i] = sentence[i % (sizeof sentence - 1)];
+    return CUDA_SUCCESS;
 }
 
 /* fill(out, value, n): n words; copy(to, from, n): n words. A thread a word, along x. */
@@ -213,20 +220,20 @@ static void not_executed(const struct ctx *ctx, const struct entry *e, uint16_t 
     hl_history_add(&event);
 }
 
-/* Does what the kernel of a known meaning does, from its packed parameters; returns how long it takes. */
-static uint64_t execute(struct ctx *ctx, const struct entry *e, const struct shape *s, const unsigned char *values,
-                        struct stream *queue, uint64_t ns) {
+/* Does what the kernel of a known meaning does, from its packed parameters; *ns becomes how long it takes. */
+static CUresult execute(struct ctx *ctx, const struct entry *e, const struct shape *s, const unsigned char *values,
+                        struct stream *queue, uint64_t *ns) {
     unsigned __int128 all = (unsigned __int128)s->grid[0] * s->block[0]; /* these kernels count along x */
     uint64_t along_x = all > UINT32_MAX ? UINT32_MAX : (uint64_t)all;
     if (e->behaviour != DOES_SPIN && __atomic_load_n(&queue->pending, __ATOMIC_ACQUIRE))
         stream_wait(queue); /* host work before it */
-    if (e->behaviour == DOES_VADD) run_vadd(ctx, values, e, along_x);
-    else if (e->behaviour == DOES_MAIL) run_mail(ctx, values, e, along_x);
-    else if (e->behaviour == DOES_MAIL_ALL) run_mail(ctx, values, e, UINT64_MAX); /* threads stride over it */
-    else if (e->behaviour == DOES_FILL) run_fill(ctx, values, e, along_x);
+    if (e->behaviour == DOES_VADD) return run_vadd(ctx, s, values, e, along_x, ns);
+    if (e->behaviour == DOES_MAIL) return run_mail(ctx, s, values, e, along_x, ns);
+    if (e->behaviour == DOES_MAIL_ALL) return run_mail(ctx, s, values, e, UINT64_MAX, ns); /* threads stride over it */
+    if (e->behaviour == DOES_FILL) run_fill(ctx, values, e, along_x);
     else if (e->behaviour == DOES_COPY) run_copy(ctx, values, e, along_x);
-    else memcpy(&ns, values, sizeof ns);
-    return ns;
+    else memcpy(ns, values, sizeof *ns);
+    return CUDA_SUCCESS;
 }
 
 static uint64_t submitted(struct ctx *ctx, struct stream *queue, uint64_t ns) {
@@ -311,7 +318,7 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
         unsigned char buffer[4096] = {0};
         if (e->bytes > sizeof buffer || (result = gather(e, params, extra, buffer)) != CUDA_SUCCESS)
             return result ? result : CUDA_ERROR_INVALID_VALUE;
-        ns = execute(ctx, e, s, buffer, queue, ns);
+        if ((result = execute(ctx, e, s, buffer, queue, &ns)) != CUDA_SUCCESS) return result;
     }
     wait_for_room(ctx, queue, submitted(ctx, queue, ns));
     return CUDA_SUCCESS;
@@ -356,7 +363,8 @@ CUresult kernel_run(struct ctx *ctx, struct node *n, struct stream *queue) {
     if ((result = limits_local(ctx, e->local)) != CUDA_SUCCESS) return result;
     uint64_t ns = waves_ns(physical(ctx->device), &n->kernel.shape);
     if (e->behaviour == DOES_NOTHING_KNOWN) not_executed(ctx, e, HL_cuGraphLaunch, ns);
-    else ns = execute(ctx, e, &n->kernel.shape, n->kernel.values, queue, ns);
+    else result = execute(ctx, e, &n->kernel.shape, n->kernel.values, queue, &ns);
+    if (result) return result;
     (void)submitted(ctx, queue, ns);
     return CUDA_SUCCESS;
 }

@@ -28,6 +28,7 @@ CHECKS: dict[str, Check] = {
     "reported": told.reported,
     "held": told.held,
     "identity": told.identity,
+    "bridged": told.bridged,
     "added": measured.added,
     "start_up": simulated.start_up,
     "share": simulated.share,

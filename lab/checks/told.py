@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, bounds_text, within, worst
+from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, bounds_text, judge_count, within, worst
 from lab.scenario import vocabulary
 from lab.scenario.model import Expectation, Scenario
 from lab.scenario.units import say_size
@@ -58,6 +58,40 @@ def held(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
         expected=f"the driver says {bounds_text(wanted['memory'], say_size)}",
         seen=", ".join(f"{entry['container']}: {say_size(int(entry['bytes']))}" for entry in entries)
         or "nobody could ask the driver",
+        where=str(expectation.where),
+        evidence=run.evidence,
+    )
+
+
+_STATUSES = {"ok": 0, "bad job": 1, "cuda error": 2, "transport error": 3, "none": -1}
+
+
+def bridged(expectation: Expectation, _scenario: Scenario, run: RunData) -> Verdict:
+    """How many jobs of a kernel ended so on the bridge, and how many elements were wrong in them."""
+    wanted = expectation.arguments
+    kernels = {
+        number: name for name, number in vocabulary.constants("node", "HL_RUN_").items() if name in ("vadd", "mail")
+    }
+    jobs = [
+        (kernels.get(int(record["a"]) >> 56, "?"), int(record["result"]), int(record["extra"]))
+        for record in run.history.of("BRIDGE")
+    ]
+    jobs = [job for job in jobs if wanted.get("kernel", job[0]) == job[0]]
+    chosen = [job for job in jobs if job[1] == _STATUSES[wanted["status"]]]
+    wrong = sum(job[2] for job in chosen)
+    statuses = [judge_count(len(chosen), wanted["count"], complete=run.complete)]
+    if "wrong" in wanted:
+        statuses.append(VALID if wrong == wanted["wrong"] else INVALID)
+    names = {number: name for name, number in _STATUSES.items()}
+    seen = Counter(names.get(job[1], str(job[1])) for job in jobs)
+    return Verdict(
+        status=worst(statuses),
+        check="bridged",
+        subject=f"jobs of {wanted.get('kernel', 'vadd and mail')}",
+        expected=f"{wanted['status']}: {bounds_text(wanted['count'])}"
+        + (f", {wanted['wrong']} wrong" if "wrong" in wanted else ""),
+        seen=(", ".join(f"{name}: {count}" for name, count in sorted(seen.items())) or "no job")
+        + (f", {wrong} wrong" if "wrong" in wanted else ""),
         where=str(expectation.where),
         evidence=run.evidence,
     )

@@ -31,6 +31,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from lab.node.elsewhere import Runs, carry_out
 from lab.node.faults import Candidate, Fault, may_arrive, must_open
 from lab.node.layout import Capacity, NodeFile, NodeFileError, Words, constants, create_node_file, dtype
 from lab.node.model import NodeSnapshot, read_snapshot
@@ -77,7 +78,8 @@ class NodeServer:
     ``gpus``: profile names or profiles, one a device (``profile`` is the short form of one). ``latencies``: None = no
     modelled durations, ``"profile"`` = the profile's, or ns by name. ``time_scale``: 1.0 = modelled time is real time.
     ``directory``: where node file and socket go (made if absent; default: a temporary one, removed at the end).
-    ``context_bytes`` replaces the profiles' context size. Memory sizes in bytes.
+    ``context_bytes`` replaces the profiles' context size. Memory sizes in bytes. ``runs``: who runs `vadd` and `mail`
+    instead of the fake driver (elsewhere.py); called from threads of its own, one a launch.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class NodeServer:
         process_capacity: int = 1024,
         fault_capacity: int = 64,
         nvml_pids: str | None = None,
+        runs: Runs | None = None,
     ) -> None:
         wanted = list(gpus) or [profile or "a100-80g"]
         self.profiles = tuple(load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in wanted)
@@ -103,6 +106,7 @@ class NodeServer:
         self._nvml_pids = nvml_pids or self.profiles[0].text("identity.nvml_pids")
         if self._nvml_pids not in NVML_PIDS:
             raise NodeError(f"nvml_pids {self._nvml_pids!r}: give one of {', '.join(NVML_PIDS)}")
+        self._runs = runs
         self._latencies = latencies
         self._context_bytes = context_bytes
         self._seed = seed
@@ -338,6 +342,7 @@ class NodeServer:
         header["driver_string"] = self._driver.driver.encode()
         header["nvml_string"] = self._driver.nvml.encode()
         header["server_pid"] = os.getpid()
+        header["runs_elsewhere"] = self._runs is not None
         header["history_level"] = self._history_level
         header["time_scale_ppm"] = round(self._time_scale * 1_000_000)
         header["pid_namespace"] = _pid_namespace(os.getpid())
@@ -439,7 +444,7 @@ class NodeServer:
         if not message:
             self._lost(connection)
         elif process is None:
-            self._attach(connection, message)
+            self._attach(connection, message, descriptors)
         else:
             self._lend(connection, process, descriptors)
             descriptors = []
@@ -463,7 +468,29 @@ class NodeServer:
             return
         self._send(connection, status=0, process=process, descriptors=[self.file.descriptor, process.memory])
 
-    def _attach(self, connection: socket.socket, message: bytes) -> None:
+    def _run(self, connection: socket.socket, descriptors: list[int]) -> None:
+        """A kernel to be run elsewhere; the thread that has it done owns the file and answers."""
+        if self._runs is None or len(descriptors) != 1:
+            self._refuse(connection, errno.EPROTO)
+            return
+        arguments = (connection, descriptors.pop(), self._runs)
+        threading.Thread(target=self._run_in_thread, args=arguments, name="hooklab-run", daemon=True).start()
+
+    def _run_in_thread(self, connection: socket.socket, descriptor: int, runs: Runs) -> None:
+        status = errno.EIO
+        try:
+            carry_out(descriptor, runs)
+            status = 0
+        except OSError as error:
+            status = error.errno or errno.EIO
+        finally:
+            os.close(descriptor)
+            with self._condition:
+                if connection in self._by_connection:
+                    with contextlib.suppress(OSError):
+                        self._send(connection, status=status, process=None, descriptors=[])
+
+    def _attach(self, connection: socket.socket, message: bytes, descriptors: list[int]) -> None:
         table = constants()
         kind = dtype("hl_node_request")
         if len(message) != kind.itemsize:
@@ -479,6 +506,9 @@ class NodeServer:
             return
         if wanted == table["HL_REQUEST_OPEN"]:
             self._open(connection, request)
+            return
+        if wanted == table["HL_REQUEST_RUN"]:
+            self._run(connection, descriptors)
             return
         container = int(request["container"])
         known = -1 <= container < int(self.file.header["container_count"])

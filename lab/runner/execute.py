@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lab import native
 from lab.node.faults import FaultError
@@ -40,6 +40,9 @@ from lab.scenario.load import dump
 from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Instance, Scenario
 from lab.spec import load_layout
+
+if TYPE_CHECKING:
+    from lab.runner.bridge import Bridge
 
 RunError = GuestError
 Progress = Callable[[str], None]
@@ -190,6 +193,7 @@ class _Run:
         self.recorder: Recorder | None = None
         self.node: NodeServer | None = None
         self.nvml: Nvml | None = None
+        self.bridge: Bridge | None = None
         self.held: list[dict[str, Any]] = []  # what the driver says containers hold: {"barrier", "container", "bytes"}
         self.failure = ""
 
@@ -285,6 +289,11 @@ class _Run:
         if self.on != "fake":
             return
         latency = scenario.node.latency
+        if scenario.node.execute == "bridge":
+            from lab.runner.bridge import Bridge  # a room of its own, needed by few runs
+
+            files, timeout_ns = scenario.node.bridge_files, scenario.node.bridge_timeout_ns
+            self.bridge = self.stack.enter_context(Bridge(files=files, timeout_ns=timeout_ns))
         try:
             self.node = NodeServer(
                 gpus=plan.profiles(scenario),
@@ -297,6 +306,7 @@ class _Run:
                 seed=scenario.seed,
                 process_capacity=max(1024, 2 * len(self.instances)),
                 fault_capacity=max(64, len(plan.node_faults(scenario))),
+                runs=self.bridge,
             )
             self.node.start()
             self.stack.callback(self.node.close)
@@ -698,6 +708,7 @@ class _Run:
             "interrupted": self.interrupted,
             "failure": self.failure,
             "held": self.held,
+            "notes": self.bridge.notes() if self.bridge is not None else [],
             "fault_slots": self.fault_slots,
             "started_ns": self.started_ns,
             "ended_ns": self.ended_ns,

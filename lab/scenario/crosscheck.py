@@ -382,6 +382,8 @@ def _expectations(raw: dict[Any, Any], groups: list[_Group], containers: dict[An
             _values(body, steps, path, report)
         elif check == "reported":
             _reported(body, groups, path, report)
+        elif check == "bridged" and _mapping(raw.get("node")).get("execute") != "bridge":
+            report(path, "nothing goes over a bridge without node: {execute: bridge}")
         elif check == "held":
             _held(body, groups, path, report)
         elif check in ("calls", "no_leak") and _mapping(raw.get("options")).get("history") != "calls":

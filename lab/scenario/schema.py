@@ -509,6 +509,17 @@ class ContainerForm(Form):
     processes: list[ProcessForm] = Field(min_length=1, description="what runs in it")
 
 
+class BridgeForm(Form):
+    """The bridge of `execute: bridge`. Without `files`, a daemon of the run's own computes on the CPU."""
+
+    files: str | None = Field(
+        default=None, description="a folder with job, in, out and done that a daemon elsewhere serves"
+    )
+    timeout: Annotated[Duration, Field(gt=0, le=50_000_000_000)] = Field(
+        default=10_000_000_000, description="then a job's launch has timed out"
+    )
+
+
 class NodeForm(Form):
     """The fake GPU node."""
 
@@ -529,6 +540,10 @@ class NodeForm(Form):
         description="whom NVML lists in a private PID namespace: all by host PIDs, or those there by their PIDs there; "
         "default: as the first device's profile says",
     )
+    execute: Literal["fake", "bridge"] = Field(
+        default="fake", description="who runs `vadd` and `mail`: the fake driver itself, or a daemon of the CUDA bridge"
+    )
+    bridge: BridgeForm = Field(default=BridgeForm(), description="how that daemon is reached")
 
 
 class FaultForm(Form):
@@ -738,6 +753,17 @@ class IdentityExpect(Where):
     tier: Tier | list[Tier] = Field(description="one tier, or several that may have been it")
 
 
+class Bridged(Form):
+    """Jobs that went over the bridge (`execute: bridge`), by what came of them."""
+
+    kernel: Literal["vadd", "mail"] | None = Field(default=None, description="of this kernel; default: of both")
+    status: Literal["ok", "bad job", "cuda error", "transport error", "none"] = Field(
+        default="ok", description="of the done record; `none`: there was none in time"
+    )
+    wrong: Natural | None = Field(default=None, description="elements that the daemon found wrong, in all these jobs")
+    count: Count = Field(description="a number or {min, max}")
+
+
 class Added(Form):
     """What the interposer adds to a figure of `measure`. Bounds are for a real GPU; over a fake they judge nothing."""
 
@@ -800,6 +826,7 @@ class ExpectForm(Form):
     reported: Reported | None = None
     held: Held | None = None
     identity: IdentityExpect | None = None
+    bridged: Bridged | None = None
     added: Added | None = None
     start_up: StartUpExpect | None = None
     share: Share | None = None

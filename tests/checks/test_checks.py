@@ -150,6 +150,17 @@ def asked(tier: int, pid: int, outcome: int = 1) -> list[dict[str, Any]]:
     ]
 
 
+OVER = """name: t
+node: {execute: bridge}
+containers: {c: {processes: [{name: p, steps: [init]}]}}
+expect: [{bridged: {kernel: vadd, count: 2, wrong: 0}}]
+"""
+
+
+def job(status: int = 0, wrong: int = 0, kernel: int = 2) -> dict[str, Any]:
+    return {"event": "BRIDGE", "a": kernel << 56 | 100, "result": status, "extra": wrong}
+
+
 def measured(added: float, evidence: str = "real-gpu", **more: Any) -> dict[str, Any]:
     row = {"call": "f", "live": 5, "bare_ns": 10_000, "added_ns": added, "control_ns": None, "failed": 0, **more}
     return {"info": {"evidence": evidence, "measured": [row]}}
@@ -170,6 +181,11 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("identity", TIER, asked(0, 0), {}, "invalid", "unknown: 1"),
     ("identity", TIER, asked(1, 77, outcome=0), {}, "invalid", "nobody asked"),
     ("identity", TIER, [], {}, "unknown", "nobody asked"),
+    ("bridged", OVER, [job(), job(), job(kernel=1)], {}, "valid", "ok: 2, 0 wrong"),
+    ("bridged", OVER, [job(), job(wrong=3)], {}, "invalid", "3 wrong"),
+    ("bridged", OVER, [job(), job(2)], {}, "invalid", "cuda error: 1, ok: 1"),
+    ("bridged", OVER, [job(), job(-1)], {}, "invalid", "none: 1"),
+    ("bridged", OVER, [job()], {"dropped": 1}, "unknown", "ok: 1"),
     ("added", MEASURED, [], measured(50.0), "valid", "10 us + 50 ns (+0.50 %) at 5 live"),
     ("added", MEASURED, [], measured(51.0), "invalid", "51 ns"),
     ("added", MEASURED, [], measured(49.0, bare_ns=4_000), "invalid", "+1.23 %"),

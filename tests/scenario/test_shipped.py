@@ -96,6 +96,11 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
         ("min: 300000000", "min: 30000000000", "values"),
         ("max: 250000000", "max: 1", "values"),
     ],
+    "bridge/vadd-and-mail.yaml": [
+        ("kernel: vadd, count: 2", "kernel: vadd, count: 3", "bridged"),
+        ("step: mail, verified: 1", "step: mail, verified: 0", "values"),
+    ],
+    "bridge/split.yaml": [("kernel: vadd, count: 3", "kernel: vadd, count: 2", "bridged")],
     "gpu/limit.yaml": [
         ("over, oom: 2", "over, ok: 2", "outcome"),
         ("barrier: full, memory: {min: 1GiB, max: 4GiB}", "barrier: full, memory: {max: 1GiB}", "held"),
