@@ -44,7 +44,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += float(loss)
+            total += float(loss.detach())
         losses.append(total)
     say("batches", batches)
     say("wrong", wrong)
