@@ -8,11 +8,12 @@
  *             the time slices of others; 0: the fake takes its argument for its time
  *
  * Prints one JSON object: launches, times of the launch call in ns (median, p99, longest), and with real=1 the work done in
- * each 100 ms by the GPU's clock. It knows nothing of interposers. */
+ * each 100 ms by the GPU's clock and how long it ran and paused in turn. It knows nothing of interposers. */
 #define _GNU_SOURCE
 #include "worker.h"
 
 #include <cuda.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,44 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static int by_start(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* How long this process ran between pauses, and the pauses: with a neighbour that always has work, their time slices. A
+ * kernel that took much longer than it takes alone was interrupted once, which ends a run somewhere inside it. */
+static void print_turns(const struct load *load, uint64_t *log, uint64_t kept) {
+    enum { PAUSE_NS = 300000 };
+    uint32_t *run = calloc(kept + 1, sizeof *run), *pause = calloc(2 * kept + 1, sizeof *pause);
+    uint64_t runs = 0, pauses = 0;
+    double running = 0;
+    if (!run || !pause) exit(1);
+    qsort(log, kept, 24, by_start);
+    for (uint64_t i = 0; i < kept; i++) {
+        double alone = (double)log[3 * i + 2] * (double)load->ps / 1000, span = (double)(log[3 * i + 1] - log[3 * i]);
+        bool paused = i && log[3 * i] > log[3 * i - 2] + PAUSE_NS, inside = span > alone + PAUSE_NS;
+        if (paused) pause[pauses++] = (uint32_t)(log[3 * i] - log[3 * i - 2]);
+        if (inside) pause[pauses++] = (uint32_t)(span - alone);
+        if ((paused || inside) && running > 0) {
+            run[runs++] = (uint32_t)(running + (inside ? alone / 2 : 0));
+            running = inside ? -alone / 2 : 0;
+        }
+        running += alone;
+    }
+    qsort(run, runs, sizeof *run, ascending);
+    qsort(pause, pauses, sizeof *pause, ascending);
+    printf(", \"runs\": %llu, \"pauses\": %llu", (unsigned long long)runs, (unsigned long long)pauses);
+    if (runs)
+        printf(", \"run_p10_ns\": %u, \"run_p50_ns\": %u, \"run_p90_ns\": %u", run[runs / 10], run[runs / 2],
+               run[runs * 9 / 10]);
+    if (pauses)
+        printf(", \"pause_p10_ns\": %u, \"pause_p50_ns\": %u, \"pause_p90_ns\": %u", pause[pauses / 10],
+               pause[pauses / 2], pause[pauses * 9 / 10]);
+    free(run);
+    free(pause);
+}
+
 /* Work that ended in each cell of 100 ms of the GPU's clock, in ns that it takes alone. */
 static void print_cells(struct load *load) {
     uint64_t count = 0, *log = calloc(LOGGED, 24);
@@ -194,6 +233,7 @@ static void print_cells(struct load *load) {
             work[cell] += alone * ((double)(b - a) + 1) / span;
         }
     }
+    print_turns(load, log, kept);
     printf(", \"gpu_first_ns\": %llu, \"cell_ns\": %d, \"cells\": [", (unsigned long long)first, CELL_NS);
     for (size_t i = 0; i < cells; i++) printf("%s%.0f", i ? ", " : "", work[i]);
     printf("]");

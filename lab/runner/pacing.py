@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab import native
+from lab.policy.pacing.duty import CORRECTION, ONE
 from lab.runner.guest import interposer_path
 
 PATTERNS = (
@@ -36,6 +37,15 @@ PATTERNS = (
     "ex",
     "cooperative",
     "graph",
+)
+SAID = (
+    "own_measured_ns",
+    "own_samples_ns",
+    "samples",
+    "sample_flags",
+    "correction",
+    "run_p50_ns",
+    "pause_p50_ns",
 )
 SKIPPED_S = 3
 """Seconds after the start of the last tenant that are not graded, as in simulation; shorter runs skip one."""
@@ -55,6 +65,8 @@ class Graded:
     launches: int
     launch: Mapping[str, int]
     cpu_percent: float
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What the limiter itself says; empty for a foreign one."""
 
     def settled_s(self) -> int | None:
         """The second from which five windows in a row are within 5 points, None if there is none.
@@ -79,6 +91,7 @@ class Graded:
             "launch_wait_p99_ns": self.launch.get("launch_p99_ns"),
             "launch_wait_max_ns": self.launch.get("launch_max_ns"),
             "cpu_percent": round(self.cpu_percent, 3),
+            **self.said,
         }
 
 
@@ -148,6 +161,7 @@ def _environment(policy: str, target: int, region: Path, interposer: str) -> dic
     environment = {
         "CUDA_DEVICE_SM_LIMIT": str(target),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(region),
+        "HOOKLAB_BOARD": str(region.with_name("board")),
         "HOOKLAB_REGION_LOCK": "robust",
         "HOOKLAB_HOST_NAMESPACE": str(os.stat("/proc/self/ns/pid").st_ino),
         "HOOKLAB_PACING": policy,
@@ -223,7 +237,7 @@ def _run(
         running.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
-    ended = []
+    ended: list[dict[str, Any]] = []
     for process in running:
         try:
             out, err = process.communicate(timeout=seconds * 4 + 60)
@@ -234,8 +248,25 @@ def _run(
         if process.returncode:
             lines = err.strip().splitlines() or ["it said nothing"]
             raise PacingError(f"{policy}, {pattern}: exit {process.returncode}: {lines[-1]}")
-        ended.append({**json.loads(out.splitlines()[-1]), "pid": process.pid})
+        ended.append({**json.loads(out.splitlines()[-1]), "pid": process.pid, **_said(folder / f"region-{len(ended)}")})
     return ended
+
+
+def _said(region: Path) -> dict[str, Any]:
+    """What the limiter itself measured: GPU-ns of its container, how its samples were made; empty without a region."""
+    if not region.exists():
+        return {}
+    from lab.region import Region
+
+    with Region.open(region) as opened:
+        device = opened.devices[0]
+        return {
+            "own_measured_ns": int(device["measured"]),
+            "own_samples_ns": int(device["sample_own_ns"]),
+            "samples": int(device["sample_sequence"]),
+            "sample_flags": int(device["sample_flags"]),
+            "correction": int(device["policy"][CORRECTION]) / ONE,
+        }
 
 
 def _grade(target: int, report: Mapping[str, Any], ring: npt.NDArray[Any], start: int, window_s: float) -> Graded:
@@ -269,6 +300,7 @@ def _graded(target: int, report: Mapping[str, Any], windows: Sequence[float]) ->
         launches=int(report["launches"]),
         launch=launch,
         cpu_percent=int(report["cpu_ns"]) * 100 / wall,
+        said={key: report[key] for key in SAID if key in report},
     )
 
 

@@ -36,6 +36,12 @@ void hl_devices_learn(void) {
     __atomic_store_n(&cuda.learned, 1, __ATOMIC_RELEASE);
 }
 
+bool hl_devices_uuid(int device, unsigned char *uuid) {
+    if (!__atomic_load_n(&cuda.learned, __ATOMIC_ACQUIRE) || device >= cuda.count || device >= HL_DEVICES) return false;
+    memcpy(uuid, &cuda.uuid[device], sizeof cuda.uuid[device]);
+    return true;
+}
+
 int hl_devices_count(void) { return __atomic_load_n(&cuda.learned, __ATOMIC_ACQUIRE) ? cuda.count : 0; }
 
 void hl_devices_forget_nvml(void) {

@@ -171,6 +171,7 @@ static void give_back(struct hl_pacer *pacer) {
 void hl_pacing_close(void) {
     if (__atomic_load_n(&hl_pacing, __ATOMIC_ACQUIRE) != HL_PACE_LIMITED) return;
     say(hl_now_ns(), true);
+    hl_board_leave();
     for (int device = 0; device < HL_DEVICES; device++) {
         struct hl_pacer *pacer = &hl_pacers[device];
         if (!pacer->limited || !pacer->row || pthread_mutex_trylock(&pacer->mutex)) continue;
@@ -183,6 +184,7 @@ void hl_pacing_close(void) {
 
 void hl_pacing_fork_child(void) { /* events, leases and counts are the parent's */
     memset(hl_pacers, 0, sizeof hl_pacers);
+    hl_board_fork_child();
     slot = &nobody;
     header = NULL;
     told = 0;
@@ -398,6 +400,10 @@ static bool slow(struct hl_pace *pace, struct hl_pacer *pacer, const struct hl_l
     __typeof__(&cuCtxGetCurrent) current = HL_REAL(cuCtxGetCurrent);
     if (!current || current(&context) != CUDA_SUCCESS || !context) return pass(launch, why); /* the driver says why */
     if (hl_stream_captures(launch->stream, launch->per_thread)) return pass(launch, HL_UNPACED_CAPTURE);
+    if (!pacer->asked_board) {
+        pacer->asked_board = true;
+        pacer->board = hl_board_take(pacer->device);
+    }
     if (!pacer->context) pacer->context = context;
     if (pacer->context != context) pacer->many = true;
     uint64_t none = 0;

@@ -7,6 +7,7 @@
  *   pacing_lease.c    the engine's side: leases and ticks, through the region
  *   pacing_measure.c  how long kernels take: estimates by function and grid, brackets of events on the user's streams
  *   pacing_sample.c   what NVML says of this container and its neighbours
+ *   pacing_board.c    what the paced processes of the node tell each other of their work
  *
  * Invariants: a pacer's fields are touched under its mutex; the mutex is never held across a call of the driver, of the
  * engine or of NVML, nor while anybody sleeps. Waiting is sleeping, never spinning. */
@@ -44,6 +45,7 @@ struct hl_bracket { /* work between two events of one stream */
     uint64_t charged;  /* ns estimated at launch */
     uint64_t ahead;    /* ns of unmeasured work that lies before it on the stream and ends with it */
     uint64_t expected; /* when it should be done */
+    uint64_t begun;    /* not before this, CLOCK_MONOTONIC */
     uint64_t gap;      /* ns between the first event and the kernel that are not the kernel's */
     struct hl_lane *lane;
     uint64_t serial; /* of the lane when it was ended: unchanged, the stream has nothing more to do */
@@ -79,6 +81,8 @@ struct hl_pacer {
     bool many; /* more than one context was seen: lanes are told apart by context, too */
     CUcontext context;
     struct hl_region_device *row;
+    struct hl_board_row *board; /* NULL: there is none */
+    bool asked_board;
     int64_t tokens;               /* leased and unspent */
     uint64_t lease_end;           /* then they go back */
     uint64_t pass_until;          /* the policy failed: launches pass until then */
@@ -86,7 +90,8 @@ struct hl_pacer {
     uint32_t launches, strangers; /* in flight; strangers: of functions that were never measured */
     uint32_t closed;              /* brackets in the list */
     bool polling;
-    CUevent horizon; /* the latest end that was seen */
+    CUevent horizon;     /* the latest end that was seen */
+    uint64_t horizon_ns; /* when that was, CLOCK_MONOTONIC */
     CUcontext horizon_context;
     struct hl_lane *recent;
     struct hl_lane lane[HL_LANES];
@@ -145,7 +150,18 @@ void hl_lease_tick(struct hl_pacer *pacer, uint64_t now);
 /* -- pacing_sample.c -- */
 struct hl_sample {
     bool usable, known, fresh;
-    uint64_t time, own, all, window, own_ns, neighbours;
+    bool exact; /* from the board: shares are exact, and `raw` is what was measured of the same time */
+    uint64_t time, own, all, window, own_ns, neighbours, raw;
+    uint64_t cut;             /* the board: up to where it has been read */
+    unsigned members, others; /* the board: processes, and those of other containers */
 };
-void hl_sample_take(int device, struct hl_sample *sample);
+void hl_sample_take(int device, bool board, uint64_t cut, struct hl_sample *sample);
+
+/* -- pacing_board.c -- */
+struct hl_board_row *hl_board_take(int device); /* a row of this process; NULL: no board, or it is full */
+void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end); /* M */
+/* What everybody had since `cut` (0: never read). False: there is no board here. */
+bool hl_board_sample(int device, uint64_t cut, uint64_t now, struct hl_sample *sample);
+void hl_board_leave(void);
+void hl_board_fork_child(void);
 #endif

@@ -89,7 +89,9 @@ enum hl_lease hl_lease_ask(struct hl_pacer *pacer, int64_t need, uint64_t now, i
 
 static void note(struct hl_region_device *row, const struct hl_sample *sample, uint64_t now) {
     if (hl_share_lock()) return;
-    row->sample_flags = (sample->usable ? HL_SAMPLE_USABLE : 0) | (sample->known ? HL_SAMPLE_KNOWN : 0);
+    row->sample_flags = (sample->usable ? HL_SAMPLE_USABLE : 0) | (sample->known ? HL_SAMPLE_KNOWN : 0) |
+                        (sample->exact ? HL_SAMPLE_EXACT : 0);
+    row->board_cut = sample->cut;
     row->neighbours = sample->neighbours;
     uint64_t measured = __atomic_load_n(&row->measured, __ATOMIC_RELAXED);
     if (sample->fresh) {
@@ -99,8 +101,7 @@ static void note(struct hl_region_device *row, const struct hl_sample *sample, u
         row->sample_all = sample->all;
         row->sample_window = sample->window;
         row->sample_own_ns += sample->own_ns;
-
-        row->sample_measured = measured;
+        row->sample_measured = sample->exact ? row->sample_measured + sample->raw : measured;
     }
     if (!row->window_start) {
         row->window_start = now;
@@ -122,7 +123,7 @@ void hl_lease_tick(struct hl_pacer *pacer, uint64_t now) {
         !__atomic_compare_exchange_n(&row->tick, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
     struct hl_sample sample = {0};
-    hl_sample_take(pacer->device, &sample);
+    hl_sample_take(pacer->device, !pacer->blocks, row->board_cut, &sample);
     hl_share_bury();
     note(row, &sample, now);
     const struct hl_engine_api *api = hl_engine_of_process();

@@ -9,9 +9,16 @@
  *
  * Several streams: their brackets are united. A bracket adds only what lies behind the latest end seen so far.
  *
+ * For the board each bracket is placed in the host's time: behind the latest end by the time between the events, never
+ * before its first event was recorded plus what it took, never after it was seen to be over. The second and third mend
+ * what the first carries on, and where the clocks drift.
+ *
  * Invariants: nothing is recorded into a capturing stream; questions to the driver are asked in relaxed capture mode, so
  * that they do not break a capture of this thread or another. Events of a context that ended are forgotten, not touched. */
 #include "pacing.h"
+
+#include "history.h"
+#include "hl_layout_board.h"
 
 #include "ledger.h"
 
@@ -57,18 +64,27 @@ static void learn(struct hl_estimate *estimate, double took) {
 
 /* ---- accounts ---- */
 
-static void account(struct hl_pacer *pacer, uint64_t charged, uint64_t measured) {
+/* `end`: when it was over, CLOCK_MONOTONIC. */
+static void account(struct hl_pacer *pacer, uint64_t charged, uint64_t measured, uint64_t end) {
     struct hl_region_slot *slot = hl_pace_slot();
     __atomic_fetch_add(&pacer->row->charged, charged, __ATOMIC_RELAXED);
     __atomic_fetch_add(&pacer->row->measured, measured, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->own_measured, slot->own_measured + measured, __ATOMIC_RELAXED);
+    if (pacer->board && measured < end) hl_board_ran(pacer->board, end - measured, end);
 }
 
 static void landed(struct hl_pacer *pacer, uint64_t ns, uint32_t launches, uint32_t strangers) {
     pacer->in_flight -= ns < pacer->in_flight ? ns : pacer->in_flight;
     pacer->launches -= launches < pacer->launches ? launches : pacer->launches;
     pacer->strangers -= strangers < pacer->strangers ? strangers : pacer->strangers;
+    if (!pacer->launches && pacer->board) __atomic_store_n(&pacer->board->since, 0, __ATOMIC_RELEASE);
     hl_share_in_flight(pacer->device, -(int64_t)ns);
+}
+
+/* Work that ends by estimate only. */
+static void assumed(struct hl_pacer *pacer, uint64_t drain, uint64_t ns) {
+    uint64_t now = hl_pace_now();
+    account(pacer, ns, ns, drain && drain < now ? drain : now);
 }
 
 static void dropped(void) {
@@ -170,10 +186,14 @@ struct hl_lane *hl_lane_of(struct hl_pacer *pacer, const struct hl_launch *launc
 void hl_lane_charge(struct hl_pacer *pacer, struct hl_lane *lane, struct hl_estimate *estimate, uint64_t ns,
                     uint64_t now) {
     pacer->in_flight += ns;
-    pacer->launches++;
     hl_share_in_flight(pacer->device, (int64_t)ns);
     lane->serial++;
     lane->drain = (lane->drain > now ? lane->drain : now) + ns;
+    if (pacer->board) {
+        __atomic_store_n(&pacer->board->drain, lane->drain, __ATOMIC_RELAXED);
+        if (!pacer->launches) __atomic_store_n(&pacer->board->since, now, __ATOMIC_RELEASE);
+    }
+    pacer->launches++;
     if (!lane->open) {
         lane->unmeasured += ns;
         lane->lazy += ns;
@@ -202,8 +222,8 @@ void hl_lane_charge(struct hl_pacer *pacer, struct hl_lane *lane, struct hl_esti
 
 void hl_lane_settle_lazy(struct hl_pacer *pacer, struct hl_lane *lane) {
     if (!lane->lazy_launches) return;
+    assumed(pacer, lane->drain, lane->lazy);
     landed(pacer, lane->lazy, lane->lazy_launches, 0);
-    account(pacer, lane->lazy, lane->lazy);
     lane->lazy = 0;
     lane->lazy_launches = 0;
 }
@@ -211,8 +231,8 @@ void hl_lane_settle_lazy(struct hl_pacer *pacer, struct hl_lane *lane) {
 void hl_lane_discard(struct hl_pacer *pacer, struct hl_lane *lane) {
     if (!lane->open) return;
     struct hl_bracket *work = &lane->work;
+    assumed(pacer, lane->drain, work->charged + work->ahead);
     landed(pacer, work->charged + work->ahead, work->launches + work->ahead_launches, work->strangers);
-    account(pacer, work->charged + work->ahead, work->charged + work->ahead);
     spare_event(pacer, work->context, work->start);
     lane->unmeasured += work->charged;
     lane->open = false;
@@ -223,6 +243,7 @@ bool hl_lane_begin(struct hl_pacer *pacer, struct hl_lane *lane) {
     CUcontext context = lane->context;
     struct asking asking = relax();
     CUevent start = take_event(pacer, context);
+    uint64_t begun = hl_now_ns();
     bool recorded = record(start, lane);
     restore(asking);
     if (!recorded) {
@@ -239,7 +260,7 @@ bool hl_lane_begin(struct hl_pacer *pacer, struct hl_lane *lane) {
         return open;
     }
     lane->work = (struct hl_bracket){
-        .context = context, .start = start, .ahead = lane->lazy, .ahead_launches = lane->lazy_launches};
+        .context = context, .start = start, .begun = begun, .ahead = lane->lazy, .ahead_launches = lane->lazy_launches};
     lane->lazy = lane->unmeasured = 0;
     lane->lazy_launches = 0;
     lane->open = true;
@@ -271,8 +292,8 @@ void hl_lane_end(struct hl_pacer *pacer, struct hl_lane *lane, uint64_t gap) {
     if (recorded && pacer->closed < HL_BRACKETS) {
         pacer->bracket[pacer->closed++] = work;
     } else {
+        assumed(pacer, work.expected, work.charged + work.ahead);
         landed(pacer, work.charged + work.ahead, work.launches + work.ahead_launches, work.strangers);
-        account(pacer, work.charged + work.ahead, work.charged + work.ahead);
         spare_event(pacer, work.context, work.start);
         spare_event(pacer, work.context, work.end);
         dropped();
@@ -314,13 +335,13 @@ static double elapsed_ns(CUevent from, CUevent to) {
 }
 
 /* M */
-static void completed(struct hl_pacer *pacer, const struct hl_bracket *bracket, double ns, bool later) {
+static void completed(struct hl_pacer *pacer, const struct hl_bracket *bracket, double ns, bool later, uint64_t end) {
     if (ns < 0) ns = 0;
     struct hl_lane *lane = bracket->lane;
     if (lane->used && lane->serial == bracket->serial && lane->context == bracket->context) lane->drain = 0;
     uint64_t measured = (uint64_t)ns;
+    account(pacer, bracket->charged + bracket->ahead, measured + bracket->ahead, end);
     landed(pacer, bracket->charged + bracket->ahead, bracket->launches + bracket->ahead_launches, bracket->strangers);
-    account(pacer, bracket->charged + bracket->ahead, measured + bracket->ahead);
     struct hl_region_slot *slot = hl_pace_slot();
     __atomic_store_n(&slot->brackets, slot->brackets + 1, __ATOMIC_RELAXED);
     double ratio = bracket->charged ? ns / (double)bracket->charged : 1;
@@ -331,6 +352,7 @@ static void completed(struct hl_pacer *pacer, const struct hl_bracket *bracket, 
         if (pacer->horizon) spare_event(pacer, pacer->horizon_context, pacer->horizon);
         pacer->horizon = bracket->end;
         pacer->horizon_context = bracket->context;
+        pacer->horizon_ns = end;
     } else {
         spare_event(pacer, bracket->context, bracket->end);
     }
@@ -368,14 +390,18 @@ void hl_measure_poll(struct hl_pacer *pacer) {
         memmove(&pacer->bracket[at], &pacer->bracket[at + 1], (pacer->closed - at - 1) * sizeof pacer->bracket[0]);
         pacer->closed--;
         if (state != CUDA_SUCCESS || ns < -1e17) { /* the events are lost; what was estimated counts */
+            assumed(pacer, bracket.expected, bracket.charged + bracket.ahead);
             landed(pacer, bracket.charged + bracket.ahead, bracket.launches + bracket.ahead_launches,
                    bracket.strangers);
-            account(pacer, bracket.charged + bracket.ahead, bracket.charged + bracket.ahead);
             dropped();
             continue;
         }
+        uint64_t seen = hl_now_ns(), least = bracket.begun + (uint64_t)ns, end = seen;
+        if (past < 1e17) end = (uint64_t)((int64_t)pacer->horizon_ns + (int64_t)past);
+        if (end < least) end = least;
+        if (end > seen) end = seen;
         ns -= bracket.gap < ns / 4 ? (double)bracket.gap : ns / 4;
-        completed(pacer, &bracket, past < ns ? past : ns, past > 0);
+        completed(pacer, &bracket, past < ns ? past : ns, past > 0, end);
     }
     pacer->polling = false;
     pthread_mutex_unlock(&pacer->mutex);
@@ -394,9 +420,9 @@ void hl_measure_context_ended(CUcontext context) {
                 pacer->bracket[kept++] = *bracket;
                 continue;
             }
+            assumed(pacer, bracket->expected, bracket->charged + bracket->ahead);
             landed(pacer, bracket->charged + bracket->ahead, bracket->launches + bracket->ahead_launches,
                    bracket->strangers);
-            account(pacer, bracket->charged + bracket->ahead, bracket->charged + bracket->ahead);
             dropped();
         }
         pacer->closed = kept;

@@ -155,6 +155,7 @@ void hl_pools_forget(void); /* fork child */
 void hl_devices_learn(void);              /* post-init */
 void hl_devices_forget(void);             /* fork child */
 void hl_devices_forget_nvml(void);        /* NVML initialised again */
+bool hl_devices_uuid(int device, unsigned char *uuid); /* 16 bytes; false: not known */
 int hl_devices_count(void);               /* 0 before cuInit succeeded */
 int hl_devices_nvml(nvmlDevice_t device); /* CUDA ordinal of an NVML device, -1 = not visible to CUDA here */
 

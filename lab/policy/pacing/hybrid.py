@@ -6,6 +6,7 @@ for each fresh sample, and never below the own measure while nobody else is ther
 """
 
 from lab.policy.pacing._words import (
+    EXACT,
     FLAGS,
     IN_FLIGHT,
     SAMPLE_ALL,
@@ -23,6 +24,8 @@ _CARRIED, _CARRIED_WINDOW = (
     NEXT + 7,
     NEXT + 8,
 )  # of samples in which a kernel ran and none ended: it is settled at its end
+_EXACT_MEMORY = 8  # samples
+_MEMORY = 64  # NVML credits a sample to one process: only the long run is right
 _LOWEST, _HIGHEST = ONE // 8, ONE * 4
 _LEND_FOR = 1_500_000_000  # an older sample says nothing about neighbours
 _NOISE = 100  # 1/100 percent that others use in an idle sample, by rounding
@@ -42,18 +45,20 @@ class Hybrid(Duty):
         shared[_SEQ], shared[_OWN], shared[_SEQ_AT] = shared[SAMPLE_SEQ], measured, now
         if first:
             return shared[CORRECTION]
+        exact = shared[FLAGS] & EXACT
+        running = 0 if exact else shared[IN_FLIGHT]
         busy += shared[_CARRIED]
         window += shared[_CARRIED_WINDOW]
-        running = shared[IN_FLIGHT]
         shared[_CARRIED], shared[_CARRIED_WINDOW] = (0, 0) if own or not running else (busy, window)
         if not own:
             return shared[CORRECTION]
-        seen = shared[_SUM_SEEN] * 7 // 8 + busy
-        mine = shared[_SUM_OWN] * 7 // 8 + own
-        span = shared[_SUM_WINDOW] * 7 // 8 + window
+        memory = _EXACT_MEMORY if exact else _MEMORY
+        seen = shared[_SUM_SEEN] * (memory - 1) // memory + busy
+        mine = shared[_SUM_OWN] * (memory - 1) // memory + own
+        span = shared[_SUM_WINDOW] * (memory - 1) // memory + window
         shared[_SUM_SEEN], shared[_SUM_OWN], shared[_SUM_WINDOW] = seen, mine, span
         # What is in flight has been seen and not measured, or the other way round: no ground to correct.
-        goal = ONE if abs(seen - mine) <= span // 50 + running else seen * ONE // mine
+        goal = ONE if abs(seen - mine) <= (0 if exact else span // 50) + running else seen * ONE // mine
         if shared[SAMPLE_ALL] <= shared[SAMPLE_OWN] + _NOISE:
             goal = max(goal, ONE)
         correction = shared[CORRECTION]
