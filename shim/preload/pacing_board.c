@@ -3,7 +3,8 @@
  *
  * Events around a container's work also span the time slices of its neighbours, and NVML credits a whole sample to one
  * process, so neither says what a container had while others were at work. What is known of both sides does: contexts
- * take turns by time slices, so of a time in which n have work each has its n-th part, and one that joins runs first.
+ * take turns by time slices, so of a time in which n have work each has its n-th part, one that joins runs first, and work that is not longer
+ * than a slice runs in one piece: its events are stamped when its turn has come.
  *
  * The file is one for the node (HOOKLAB_BOARD; where the containers' common folder exists, a file in it). Invariants: a
  * row is written by the process that holds its byte lock, under its pacer's mutex, and read by everybody without one; a
@@ -244,23 +245,32 @@ static void divide(struct member *members, unsigned count, uint64_t cut, uint64_
     for (size_t p = 0; p + 1 < points; p++) {
         uint64_t from = point[p], to = point[p + 1], joined = 0;
         if (from == to) continue;
-        unsigned n = 0, mine = 0;
+        unsigned n = 0, mine = 0, brief = 0, brief_mine = 0;
         bool latest_mine = false;
         for (unsigned i = 0; i < count; i++) {
             const struct hl_board_interval *at = covering(&members[i], from, to);
             if (!at) continue;
             n++;
             mine += members[i].own;
+            if (at->end - at->start <= HL_BOARD_SLICE_NS) {
+                brief++;
+                brief_mine += members[i].own;
+            }
             if (at->start >= joined) {
                 joined = at->start;
                 latest_mine = members[i].own;
             }
         }
         if (!n) continue;
-        uint64_t span = to - from, first = n == 1 ? span : joiner(to - joined, n) - joiner(from - joined, n);
-        uint64_t rest = n > 1 ? (span - first) / (n - 1) : 0;
+        uint64_t span = to - from;
         sums->all += span;
         sums->raw += mine * span;
+        if (brief && brief < n) { /* what is not longer than a slice ran in one piece, at the others' cost */
+            sums->own += brief_mine * span / brief;
+            continue;
+        }
+        uint64_t first = n == 1 ? span : joiner(to - joined, n) - joiner(from - joined, n);
+        uint64_t rest = n > 1 ? (span - first) / (n - 1) : 0;
         sums->own += latest_mine ? first + (mine - 1) * rest : mine * rest;
     }
 }

@@ -4,13 +4,25 @@ Debt is repaid before the next launch, without a floor. Credit is capped, but on
 What is in flight must be bounded by the launch path: tokens spent at launch say nothing of when the GPU runs it.
 """
 
-from lab.policy.pacing._words import CHARGED, IN_FLIGHT, MEASURED, OWN, RETURNED, TARGET, Controller, signed, word
+from lab.policy.pacing._words import (
+    CHARGED,
+    IN_FLIGHT,
+    MEASURED,
+    NEIGHBOURS,
+    OWN,
+    RETURNED,
+    TARGET,
+    Controller,
+    signed,
+    word,
+)
 
 BURST = 25_000_000  # GPU-ns of credit that an idle program may save up
 CROWDED = 250_000_000  # and one that has work in flight, which neighbours keep from running
 FIRST = 8_000_000  # credit to begin with: the first launches of a program wait for nothing
 QUANTUM = 1_000_000  # granted beyond what is asked for, so that most launches need not ask
 WAKE = 500_000  # after a wait, so much credit before the next launch
+TURN = 2_000_000  # both with neighbours: a whole time slice at once, for every turn costs a switch (0.2 ms on an H200)
 LOST = 1_000_000_000  # tokens that neither ran nor came back for so long went down with their process
 _LONGEST = 50_000_000  # one wait: targets change and brackets settle meanwhile
 
@@ -63,14 +75,15 @@ class Duty(Controller):
             return cost
         free = self._settle(now, shared)
         # Half before and half after: so the bucket swings evenly around zero whatever a kernel takes.
-        needed = min(cost // 2, BURST - WAKE)
-        if shared[_WAITING] and needed < WAKE:
-            needed = WAKE
+        wake, quantum = (TURN, TURN) if shared[NEIGHBOURS] else (WAKE, QUANTUM)
+        needed = min(cost // 2, BURST - TURN)
+        if shared[_WAITING] and needed < wake:
+            needed = wake
         if free < needed and not self._lend(now, shared):
             shared[_WAITING] = 1
-            return -min(_LONGEST, max(20_000, (max(needed, WAKE) - free) * 100 // target + 1))
+            return -min(_LONGEST, max(20_000, (max(needed, wake) - free) * 100 // target + 1))
         shared[_WAITING] = 0
-        grant = max(cost, min(free, QUANTUM))
+        grant = max(cost, min(free, quantum))
         shared[GRANTED] = shared[GRANTED] + grant
         shared[_GRANTED_AT] = now
         return grant
