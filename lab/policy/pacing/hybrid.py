@@ -9,6 +9,7 @@ from lab.policy.pacing._words import (
     EXACT,
     FLAGS,
     IN_FLIGHT,
+    NEIGHBOURS,
     SAMPLE_ALL,
     SAMPLE_MEASURED,
     SAMPLE_OWN,
@@ -24,7 +25,7 @@ _CARRIED, _CARRIED_WINDOW = (
     NEXT + 7,
     NEXT + 8,
 )  # of samples in which a kernel ran and none ended: it is settled at its end
-_EXACT_MEMORY = 8  # samples
+_SHORT_MEMORY = 8  # samples
 _MEMORY = 64  # NVML credits a sample to one process: only the long run is right
 _LOWEST, _HIGHEST = ONE // 8, ONE * 4
 _LEND_FOR = 1_500_000_000  # an older sample says nothing about neighbours
@@ -52,7 +53,7 @@ class Hybrid(Duty):
         shared[_CARRIED], shared[_CARRIED_WINDOW] = (0, 0) if own or not running else (busy, window)
         if not own:
             return shared[CORRECTION]
-        memory = _EXACT_MEMORY if exact else _MEMORY
+        memory = _MEMORY if shared[NEIGHBOURS] and not exact else _SHORT_MEMORY
         seen = shared[_SUM_SEEN] * (memory - 1) // memory + busy
         mine = shared[_SUM_OWN] * (memory - 1) // memory + own
         span = shared[_SUM_WINDOW] * (memory - 1) // memory + window
