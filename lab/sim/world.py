@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.policy.pacing._words import (
+    EXACT,
     FLAGS,
     KNOWN,
     MEASURED,
@@ -304,7 +305,7 @@ class World:
         window = self.nvml.period_ns
         for tenant, words in enumerate(self.words):
             own = min(100, percents[tenant])
-            words[FLAGS] = USABLE | KNOWN
+            words[FLAGS] = USABLE | KNOWN | (EXACT if self.nvml.attribution == "exact" else 0)
             words[SAMPLE_SEQ], words[SAMPLE_TIME], words[SAMPLE_WINDOW] = number, now - self.nvml.lag_ns, window
             words[SAMPLE_OWN], words[SAMPLE_ALL] = own * 100, total * 100
             words[SAMPLE_OWN_NS] += own * window // 100

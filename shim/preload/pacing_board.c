@@ -265,13 +265,17 @@ static void divide(struct member *members, unsigned count, uint64_t cut, uint64_
         uint64_t span = to - from;
         sums->all += span;
         sums->raw += mine * span;
-        if (brief && brief < n) { /* what is not longer than a slice ran in one piece, at the others' cost */
-            sums->own += brief_mine * span / brief;
+        if (brief) { /* what is not longer than a slice ran in one piece, at the others' cost */
+            sums->own += brief_mine * span;
             continue;
         }
         uint64_t first = n == 1 ? span : joiner(to - joined, n) - joiner(from - joined, n);
         uint64_t rest = n > 1 ? (span - first) / (n - 1) : 0;
-        sums->own += latest_mine ? first + (mine - 1) * rest : mine * rest;
+        uint64_t had = latest_mine ? first + (mine - 1) * rest : mine * rest;
+        sums->own += n == 1 ? had
+                            : had / (HL_BOARD_SLICE_NS + HL_BOARD_SWITCH_NS) * HL_BOARD_SLICE_NS +
+                                  had % (HL_BOARD_SLICE_NS + HL_BOARD_SWITCH_NS) * HL_BOARD_SLICE_NS /
+                                      (HL_BOARD_SLICE_NS + HL_BOARD_SWITCH_NS);
     }
 }
 

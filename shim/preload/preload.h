@@ -152,11 +152,11 @@ CUresult hl_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec ex
 void hl_pools_forget(void); /* fork child */
 
 /* -- devices (devices.c) -- */
-void hl_devices_learn(void);              /* post-init */
-void hl_devices_forget(void);             /* fork child */
-void hl_devices_forget_nvml(void);        /* NVML initialised again */
+void hl_devices_learn(void);                           /* post-init */
+void hl_devices_forget(void);                          /* fork child */
+void hl_devices_forget_nvml(void);                     /* NVML initialised again */
 bool hl_devices_uuid(int device, unsigned char *uuid); /* 16 bytes; false: not known */
-int hl_devices_count(void);               /* 0 before cuInit succeeded */
+int hl_devices_count(void);                            /* 0 before cuInit succeeded */
 int hl_devices_nvml(nvmlDevice_t device); /* CUDA ordinal of an NVML device, -1 = not visible to CUDA here */
 
 /* -- contexts (context.c) -- */

@@ -44,10 +44,10 @@ def test_alone(pattern: str, target: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pattern", ["async", "sync", "mixed"])
-def test_beside_a_neighbour(pattern: str) -> None:
+@pytest.mark.parametrize(("pattern", "most"), [("async", 3), ("sync", 10), ("mixed", 12)])  # see limitations
+def test_beside_a_neighbour(pattern: str, most: float) -> None:
     (row,) = run_pacing(policies=["hybrid"], patterns=[pattern], neighbours=["30/70"], window_s=10)
-    assert max(tenant["mae"] for tenant in row["tenants"]) <= 22  # what holds today; see limitations
+    assert max(tenant["mae"] for tenant in row["tenants"]) <= most
 
 
 def test_nonsense_is_refused() -> None:

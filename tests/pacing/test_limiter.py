@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lab.spec import load_layout
@@ -118,3 +119,30 @@ def test_an_unknown_policy_is_said_and_counted(lab: Any) -> None:
     assert played.slot["pacing_state"] == REGION["HL_PACING_ABSENT"]
     assert why(played.slot, "ABSENT") == played.report["launches"]
     assert "no-such" in played.err
+
+
+def test_the_board_of_the_node_is_the_sample(lab: Any, tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    on = lab.play(CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_BOARD=str(board))
+    assert int(on.device["sample_flags"]) & REGION["HL_SAMPLE_EXACT"]
+    assert 0 < on.device["sample_own_ns"] <= on.device["measured"]
+    layout = load_layout("board")
+    rows = np.frombuffer(
+        board.read_bytes(), layout.dtype("hl_board_row"), offset=layout.dtype("hl_board_header").itemsize
+    )
+    (used,) = np.flatnonzero(rows["head"])
+    row = rows[used]
+    assert not row["container"]  # it left
+    spans = row["interval"][: min(int(row["head"]), len(row["interval"]))]
+    assert (spans["start"] < spans["end"]).all()
+    off = lab.play(CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_BOARD="off")
+    assert not int(off.device["sample_flags"]) & REGION["HL_SAMPLE_EXACT"]
+
+
+def test_a_file_that_is_no_board_is_said_and_left_alone(lab: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"x" * 2_000_000)
+    played = lab.play(CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_BOARD=str(other))
+    assert "of another version" in played.err
+    assert other.read_bytes() == b"x" * 2_000_000
+    assert paced(played.slot, "KERNEL")

@@ -147,7 +147,7 @@ def test_a_broken_layout_is_one_line(tmp_path: Path, old: str, new: str, complai
 
 
 def test_unknown_and_missing_layouts(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^none: no such layout; known are bridge, hami-1\.2, history"):
+    with pytest.raises(SpecError, match=r"^none: no such layout; known are board, bridge, hami-1\.2, history"):
         load_layout("none")
     with pytest.raises(SpecError, match="cannot be read: No such file"):
         read_layout(tmp_path / "small.toml")

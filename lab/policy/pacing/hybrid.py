@@ -47,7 +47,7 @@ class Hybrid(Duty):
         if first:
             return shared[CORRECTION]
         exact = shared[FLAGS] & EXACT
-        running = 0 if exact else shared[IN_FLIGHT]
+        running = shared[IN_FLIGHT]
         busy += shared[_CARRIED]
         window += shared[_CARRIED_WINDOW]
         shared[_CARRIED], shared[_CARRIED_WINDOW] = (0, 0) if own or not running else (busy, window)
