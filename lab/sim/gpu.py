@@ -27,8 +27,8 @@ class GpuModel:
     sms: int = 108
     threads_per_sm: int = 2048  # public: compute capability table
     resident: int = 16  # assumed: blocks of 128 threads
-    slice_ns: int = 2_000_000  # assumed
-    switch_ns: int = 30_000  # assumed
+    slice_ns: int = 2_000_000  # measured on an H200
+    switch_ns: int = 30_000  # assumed; 220_000 measured on an H200
     sharing: str = "slices"
 
     def __post_init__(self) -> None:
