@@ -12,7 +12,7 @@
 
 #include "call.h"
 
-enum { SCAN = 3, RECORDS = 512, DIRTY = 1, POPULATED = 2, CHARGED = 4, FREE = 0x80000000u };
+enum { SCAN = 3, RECORDS = 512, DIRTY = 1, POPULATED = 2, CHARGED = 4, COVERED = 2, FREE = 0x80000000u };
 
 struct unit {      /* meaningful at the first and the last unit of an extent only */
     uint32_t size; /* first: units of the extent | FREE */
@@ -246,19 +246,22 @@ static int region_new(struct heap *h, uint32_t units) {
     struct device *d = &devices[h->device];
     uint32_t blocks = (units + UNITS_PER_BLOCK - 1) / UNITS_PER_BLOCK;
     if (blocks < h->region_blocks) blocks = h->region_blocks;
-    if (h->charged && hl_phys_take(h->device, h->kind, (uint64_t)blocks * BLOCK)) return -1;
+    int pays = h->charged && !(h->covered && blocks == h->region_blocks);
+    if (pays && hl_phys_take(h->device, h->kind, (uint64_t)blocks * BLOCK)) return -1;
     int64_t at = run_take(d, blocks);
     if (at < 0) {
-        if (h->charged) hl_phys_give(h->device, h->kind, (uint64_t)blocks * BLOCK);
+        if (pays) hl_phys_give(h->device, h->kind, (uint64_t)blocks * BLOCK);
         return -1;
     }
-    d->block[at].is_region = 1;
+    d->block[at].is_region = h->charged && !pays ? COVERED : 1;
+    if (h->charged && !pays) h->covered = 0;
     d->block[at].heap = h;
     extent_link(h, d, (uint32_t)at * UNITS_PER_BLOCK, blocks * UNITS_PER_BLOCK);
     return 0;
 }
 
 static void region_end(struct heap *h, struct device *d, uint32_t block, uint32_t blocks) {
+    int covered = d->block[block].is_region == COVERED;
     uint64_t populated = wipe_blocks(h->device, block, blocks);
     for (uint32_t i = block; i < block + blocks; i++) {
         if (d->block[i].cut) {
@@ -269,7 +272,8 @@ static void region_end(struct heap *h, struct device *d, uint32_t block, uint32_
         d->block[i].is_region = 0;
     }
     run_give(d, block, blocks);
-    if (h->charged) hl_phys_give(h->device, h->kind, (uint64_t)blocks * BLOCK);
+    if (covered) h->covered = 1;
+    else if (h->charged) hl_phys_give(h->device, h->kind, (uint64_t)blocks * BLOCK);
     else if (populated) hl_phys_give(h->device, h->kind, populated * BLOCK);
 }
 

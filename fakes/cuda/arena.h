@@ -46,6 +46,7 @@ struct heap {
     uint8_t device, kind;
     uint8_t charged; /* 1: every region is physical memory of `kind` */
     uint8_t keep;    /* 1: empty regions stay */
+    uint8_t covered; /* 1: the next region costs nothing (the context's own memory has room for it) */
 };
 
 struct arena {

@@ -93,6 +93,7 @@ CUresult context_new(uint32_t device, unsigned flags, unsigned api, int primary,
     heap_init(&ctx->sync, device, HL_KIND_SYNC, 1, 1, 0);
     heap_init(&ctx->managed, device, HL_KIND_MANAGED, 1, 0, 0);
     heap_init(&ctx->module, device, HL_KIND_MODULE, 1, 1, 0);
+    ctx->module.covered = 1; /* measured: the first small modules of a context take nothing */
     stream_init(&ctx->legacy, ctx, 0, 0);
     stream_init(&ctx->per_thread, ctx, 0, 0);
     ctx->per_thread.per_thread = 1;
@@ -118,9 +119,9 @@ void context_end(struct ctx *ctx) {
     while (ctx->allocs) memory_end(ctx->allocs);
     for (struct stream *s = ctx->streams; s; s = s->next) s->magic = MAGIC_DEAD;
     ctx->streams = NULL;
-    limits_end(ctx);
+    uint64_t less = limits_end(ctx);
     fake_unlock();
-    hl_phys_give(ctx->device, HL_KIND_CONTEXT, physical(ctx->device)->context_bytes);
+    hl_phys_give(ctx->device, HL_KIND_CONTEXT, physical(ctx->device)->context_bytes - less);
     __atomic_fetch_sub(&hl_node.process->device[ctx->device].context_count, 1, __ATOMIC_RELAXED);
     hl_latency(ctx->device, HL_LATENCY_CONTEXT_DESTROY);
 }
@@ -481,13 +482,16 @@ static CUresult reset_l2(void) {
 }
 ENTRY(cuCtxResetPersistingL2Cache, (void), reset_l2())
 
-/* MPS would be needed for a share of the multiprocessors; no fake device has it. */
-static CUresult get_affinity(const CUexecAffinityParam *out, int type) {
+/* Without MPS a context has all multiprocessors. */
+static CUresult get_affinity(CUexecAffinityParam *out, int type) {
     struct ctx *ctx;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
-    return out && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
-                                                         : CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    out->type = CU_EXEC_AFFINITY_TYPE_SM_COUNT;
+    out->param.smCount.val = physical(ctx->device)->sm_count;
+    return CUDA_SUCCESS;
 }
 ENTRY(cuCtxGetExecAffinity, (CUexecAffinityParam * out, CUexecAffinityType type), get_affinity(out, (int)type))
 

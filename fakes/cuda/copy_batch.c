@@ -8,7 +8,7 @@ static CUresult enter(CUstream handle, int default_stream, struct ctx **ctx, str
     if (result) return result;
     *s = stream_of(*ctx, handle, default_stream);
     if (*s == &(*ctx)->legacy) return CUDA_ERROR_INVALID_VALUE; /* documented: not the legacy stream */
-    return capturing() && (*s)->capture ? capture_forbids(*s) : CUDA_SUCCESS;
+    return capturing() && (*s)->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS; /* and it goes on */
 }
 
 static int order_known(CUmemcpySrcAccessOrder order) {
@@ -56,6 +56,7 @@ static CUresult side(const CUmemcpy3DOperand *o, CUmemorytype *type, CUdeviceptr
         return *at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+    if (!o->op.array.array) fake_crash();
     const struct array *a = array_of(o->op.array.array);
     if (!a) return CUDA_ERROR_INVALID_HANDLE;
     *type = CU_MEMORYTYPE_ARRAY;

@@ -269,27 +269,26 @@ ENTRY(cuFlushGPUDirectRDMAWrites, (CUflushGPUDirectRDMAWritesTarget target, CUfl
 
 /* ---- multicast: no profile has a device that can (attribute 132 is 0, measured) ------------------------------- */
 
-static CUresult multicast(const void *wanted) {
+static CUresult multicast(void) {
     CUresult result = need_init();
-    return result ? result : wanted ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    return result ? result : CUDA_ERROR_NOT_SUPPORTED;
 }
 ENTRY(cuMulticastCreate, (CUmemGenericAllocationHandle * handle, const CUmulticastObjectProp *prop),
-      multicast(handle ? (const void *)prop : NULL))
+      ((void)handle, (void)prop, multicast()))
 ENTRY(cuMulticastGetGranularity,
       (size_t *granularity, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option),
-      ((void)option, multicast(granularity ? (const void *)prop : NULL)))
-/* There is no object that these could be about. */
+      ((void)granularity, (void)prop, (void)option, multicast()))
 ENTRY(cuMulticastAddDevice, (CUmemGenericAllocationHandle handle, CUdevice device),
-      ((void)handle, (void)device, multicast(NULL)))
+      ((void)handle, (void)device, multicast()))
 ENTRY(cuMulticastBindMem,
       (CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset,
        size_t size, unsigned long long flags),
-      ((void)handle, (void)offset, (void)memory, (void)memory_offset, (void)size, (void)flags, multicast(NULL)))
+      ((void)handle, (void)offset, (void)memory, (void)memory_offset, (void)size, (void)flags, multicast()))
 ENTRY(cuMulticastBindAddr,
       (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr at, size_t size, unsigned long long flags),
-      ((void)handle, (void)offset, (void)at, (void)size, (void)flags, multicast(NULL)))
+      ((void)handle, (void)offset, (void)at, (void)size, (void)flags, multicast()))
 ENTRY(cuMulticastUnbind, (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
-      ((void)handle, (void)device, (void)offset, (void)size, multicast(NULL)))
+      ((void)handle, (void)device, (void)offset, (void)size, multicast()))
 
 static CUresult texture(size_t *out, CUdevice device) {
     struct hl_node_device *d;

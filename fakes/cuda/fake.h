@@ -107,8 +107,10 @@ struct ctx {
     size_t limit[LIMITS];
     CUfunc_cache cache;
     CUsharedconfig shared;
-    uint64_t local, launched; /* local memory that each resident thread has; the most that a kernel asked of it */
-    uint64_t local_bytes, fifo_bytes, heap_bytes; /* physical bytes that limits.c took */
+    uint64_t local;           /* bytes of local memory that each resident thread has */
+    int64_t local_bytes;      /* physical, beyond what a context has by itself; below 0: less than that */
+    uint64_t functions_bytes; /* physical, for the device's own functions and the heap */
+    unsigned loaded, ran;     /* USES_*: modules, and kernels of such */
     struct ctx *next;
 };
 
@@ -169,11 +171,14 @@ CUresult primary_context(CUdevice device, struct ctx **out); /* the active prima
 /* What a context takes beside allocations (limits.c). */
 enum { USES_PRINTF = 1, USES_HEAP = 2 };
 void limits_begin(struct ctx *ctx);
-void limits_end(struct ctx *ctx);                       /* under the lock */
+uint64_t limits_end(struct ctx *ctx); /* under the lock; how much less than its own bytes the context holds */
 CUresult limits_module(struct ctx *ctx, unsigned uses); /* under the lock: a module is loaded */
-CUresult limits_grow(struct ctx *ctx, uint64_t local);
-static inline CUresult limits_local(struct ctx *ctx, uint64_t local) { /* a kernel is launched; local: bytes a thread */
-    return __builtin_expect(local > ctx->local, 0) ? limits_grow(ctx, local) : CUDA_SUCCESS;
+CUresult limits_launch(struct ctx *ctx, uint64_t local, unsigned uses);
+
+/* A kernel is launched; local: bytes a thread. */
+static inline CUresult limits_fit(struct ctx *ctx, uint64_t local, unsigned uses) {
+    return __builtin_expect(local > ctx->local || (uses & ~ctx->ran), 0) ? limits_launch(ctx, local, uses)
+                                                                         : CUDA_SUCCESS;
 }
 
 /* Streams (stream.c). A handle to its stream; a dead one faults. */

@@ -690,6 +690,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
          (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)))
         return CUDA_ERROR_INVALID_VALUE;
     if ((result = need_ctx(&ctx)) != CUDA_SUCCESS) return result;
+    if (g->loose) return CUDA_ERROR_INVALID_VALUE;
     if (g->execs && has_memory_nodes(g)) return CUDA_ERROR_NOT_SUPPORTED;
     struct exec *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;

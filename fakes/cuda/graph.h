@@ -69,6 +69,7 @@ struct graph {
     unsigned count, room;
     struct held *held; /* user objects */
     unsigned execs;    /* living instantiations */
+    unsigned loose;    /* handles of conditions that no node has */
 };
 
 struct graph *graph_new(void);

@@ -22,7 +22,7 @@ struct condition {
 static CUresult set_ops(struct node *n, struct ctx *ctx, const CUstreamBatchMemOpParams *op, unsigned count,
                         unsigned flags) {
     CUresult result = memory_ops_judge(op, count, flags);
-    CUstreamBatchMemOpParams *copy = result ? NULL : malloc(count * sizeof *op);
+    CUstreamBatchMemOpParams *copy = result ? NULL : malloc((count + 1) * sizeof *op);
     if (!copy) return result ? result : CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(copy, op, count * sizeof *op);
     free(n->ops.list);
@@ -123,6 +123,7 @@ static CUresult condition_create(CUgraphConditionalHandle *out, CUgraph handle, 
     struct condition *c = calloc(1, sizeof *c);
     if (!c) return CUDA_ERROR_OUT_OF_MEMORY;
     *c = (struct condition){MAGIC_CONDITION, g, flags & CU_GRAPH_COND_ASSIGN_DEFAULT ? value : 0, 0};
+    g->loose++;
     *out = (CUgraphConditionalHandle)(uintptr_t)c;
     return CUDA_SUCCESS;
 }
@@ -146,6 +147,7 @@ static CUresult set_condition(struct node *n, CUDA_CONDITIONAL_NODE_PARAMS *p) {
         if (!(bodies[i] = graph_new())) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!bodies) return CUDA_ERROR_OUT_OF_MEMORY;
     c->used = 1;
+    c->graph->loose--;
     n->condition.of = c;
     n->condition.kind = (int)p->type;
     n->condition.bodies = bodies;

@@ -43,7 +43,8 @@ static unsigned smallest(uint32_t device) {
 static unsigned step(uint32_t device) { return physical(device)->cc_major >= 9 ? 8 : 2; }
 
 static CUresult answer(CUdevResource *out, int type, uint32_t device, unsigned count) {
-    if (!out || type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_VALUE;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     fill(out, device, count);
     return CUDA_SUCCESS;
 }
@@ -91,7 +92,8 @@ ENTRY(cuDevSmResourceSplitByCount,
 static CUresult describe(CUdevResourceDesc *out, const CUdevResource *list, unsigned count) {
     CUresult result = need_init();
     if (result) return result;
-    if (!out || !list || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || !list) return CUDA_ERROR_INVALID_VALUE;
+    if (count == 0) fake_crash();
     unsigned sum = 0;
     for (unsigned i = 0; i < count; i++) {
         if (list[i].type != CU_DEV_RESOURCE_TYPE_SM || owner_of(&list[i]) == HL_MAX_DEVICES ||
@@ -114,11 +116,11 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc handle, CUdevice devic
     if (result) return result;
     const struct desc *d = (const struct desc *)(const void *)handle;
     struct visible *v = visible_device(device);
-    if (!out || !d || d->magic != MAGIC_DESC || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-    if (!v || v->physical != d->device) return CUDA_ERROR_INVALID_DEVICE;
+    if (!out || (d && d->magic != MAGIC_DESC) || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+    if (!v || (d && v->physical != d->device)) return CUDA_ERROR_INVALID_DEVICE;
     struct green *g = calloc(1, sizeof *g);
     if (!g) return CUDA_ERROR_OUT_OF_MEMORY;
-    *g = (struct green){MAGIC_GREEN, device, d->count, 0, NULL};
+    *g = (struct green){MAGIC_GREEN, device, d ? d->count : physical(v->physical)->sm_count, 0, NULL};
     if ((result = context_retain_primary(device, &g->ctx)) != CUDA_SUCCESS) {
         free(g);
         return result;

@@ -179,6 +179,7 @@ int image_parse(const void *data, size_t bytes, int capability, struct image **o
         image_free(image);
         return code;
     }
+    for (uint32_t i = 0; i < image->entries; i++) image->entry[i].uses = image->uses;
     *out = image;
     return 0;
 }

@@ -18,6 +18,7 @@ struct entry {
     struct parameter *parameter;
     uint32_t registers, shared, constant, local, max_threads;
     int ptx_version, binary_version; /* 10 * major + minor */
+    unsigned uses;                   /* its image's */
     enum behaviour behaviour;
     uint64_t hash;
 };

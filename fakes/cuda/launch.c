@@ -309,7 +309,7 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
         result = captured(ctx, queue, handle, s, params, extra, cooperative, &taken);
         if (result || taken) return result;
     }
-    if ((result = limits_local(ctx, e->local)) != CUDA_SUCCESS) return result;
+    if ((result = limits_fit(ctx, e->local, e->uses)) != CUDA_SUCCESS) return result;
     uint64_t ns = waves_ns(d, s);
     if (d->latency_ns[HL_LATENCY_LAUNCH]) hl_latency(ctx->device, HL_LATENCY_LAUNCH);
     if (e->behaviour == DOES_NOTHING_KNOWN) {
@@ -360,7 +360,7 @@ CUresult kernel_run(struct ctx *ctx, struct node *n, struct stream *queue) {
     CUresult result = function_of(ctx, n->kernel.handle, &f);
     if (result) return result;
     const struct entry *e = f->entry;
-    if ((result = limits_local(ctx, e->local)) != CUDA_SUCCESS) return result;
+    if ((result = limits_fit(ctx, e->local, e->uses)) != CUDA_SUCCESS) return result;
     uint64_t ns = waves_ns(physical(ctx->device), &n->kernel.shape);
     if (e->behaviour == DOES_NOTHING_KNOWN) not_executed(ctx, e, HL_cuGraphLaunch, ns);
     else result = execute(ctx, e, &n->kernel.shape, n->kernel.values, queue, &ns);

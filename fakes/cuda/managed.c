@@ -101,9 +101,9 @@ static CUresult batch_judge(const struct batch *b, unsigned long long flags, CUs
     if (*out == &ctx->legacy) return CUDA_ERROR_INVALID_VALUE; /* documented: not the legacy stream */
     for (size_t i = 0; has_places && i < b->place_count; i++) {
         if ((i && b->first[i] <= b->first[i - 1]) || b->first[i] >= b->count) return CUDA_ERROR_INVALID_VALUE;
-        if (place(&b->places[i]) == -3) return CUDA_ERROR_INVALID_DEVICE;
+        if (place(&b->places[i]) == -3) return CUDA_ERROR_INVALID_VALUE; /* no 101, measured */
     }
-    if (capturing() && (*out)->capture) return capture_forbids(*out);
+    if (capturing() && (*out)->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fake_lock();
     for (size_t i = 0; i < b->count && result == CUDA_SUCCESS; i++) {
         uint64_t offset;

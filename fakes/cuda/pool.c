@@ -313,7 +313,7 @@ static CUresult place_of(const CUmemLocation *where, int type, struct visible **
     if (!*on_host && where->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_NOT_SUPPORTED;
     *v = visible_device(*on_host ? 0 : where->id);
-    return *v ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return *v ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* no 101, measured */
 }
 
 static struct pool *host_default, *host_current; /* under the lock */

@@ -31,7 +31,7 @@ static unsigned width(int operation) {
 }
 
 CUresult memory_ops_judge(const CUstreamBatchMemOpParams *op, unsigned count, unsigned flags) {
-    if (!op || count == 0 || count > OPERATIONS_MAX || flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!op || count > OPERATIONS_MAX || flags) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++) {
         int operation = (int)op[i].operation;
         unsigned bytes = width(operation), how = is_wait(operation) ? op[i].waitValue.flags : op[i].writeValue.flags;

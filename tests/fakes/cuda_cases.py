@@ -27,6 +27,7 @@ FAMILIES = (  # the files of cases, beside this one
 )  # fmt: skip
 HELPERS: dict[str, Callable[[], object]] = {}  # what a case runs in a process of its own
 ASSUMED: set[str] = set()  # cases that no real driver was asked yet: what documentation says
+CARD_ONLY: set[str] = set()  # cases that the fake is known to answer otherwise
 FAKE_ONLY: set[str] = set()  # cases that a real driver cannot be asked
 MIB = 1 << 20
 PTX = rb"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 
-from cuda_cases import ASSUMED, MIB, at, call, case, current, free, pointer, say, size, u64
+from cuda_cases import MIB, at, call, case, current, free, pointer, say, size, u64
 
 
 def pool_state(pool: c.c_void_p, before: int) -> str:
@@ -203,6 +203,3 @@ def host_pool() -> None:
     say("free again", call("cuMemFreeAsync", p, None))
     call("cuCtxSynchronize")
     say("destroy", call("cuMemPoolDestroy", pool))
-
-
-ASSUMED |= {"host_pool"}
