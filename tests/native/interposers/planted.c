@@ -31,6 +31,10 @@
  *   NVML_IDLE            NVML's view knows nothing of what CUDA allocates
  *   NO_NEWS_IS_ZERO      no samples since the time asked is a load of zero
  *   PAST_LIMITER         cooperative launches and graphs go past the limiter
+ *   STACK_FREE           what a larger stack limit takes is not charged
+ *   VMM_FREE             physical handles are not charged
+ *   VMM_RELEASED         a release of a handle gives back what is still mapped
+ *   MAPPING_CHARGED      a mapping is charged as if it were memory
  *   IPC_TWICE            who opens memory of another process is charged for it
  *   FIGURE_ONLY          a card without a memory figure has none under a limit, either
  *   FLOCK_HELD           a lock lies in a descriptor that children inherit
@@ -342,6 +346,57 @@ EXPORT int cuMemCreate(number *handle, size_t bytes, const int *properties, numb
 EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
     if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
     return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
+#ifdef STACK_FREE
+#define WRAPS(X) X(cuCtxSetLimit) X(cuMemAlloc_v2)
+static number unseen; /* bytes that the books do not have: so much more is let through */
+EXPORT int cuCtxSetLimit(int limit, size_t value) {
+    size_t before = 0, after = 0, total = 0;
+    NEXT(cuMemGetInfo_v2, (size_t *, size_t *))(&before, &total);
+    int result = NEXT(cuCtxSetLimit, (int, size_t))(limit, value);
+    NEXT(cuMemGetInfo_v2, (size_t *, size_t *))(&after, &total);
+    if (before > after) unseen += before - after;
+    return result;
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    if (bytes <= unseen) return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    if (!admits(bytes - unseen, 0)) return OUT_OF_MEMORY;
+    return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
+#ifdef VMM_FREE
+#define WRAPS(X) X(cuMemCreate)
+EXPORT int cuMemCreate(number *handle, size_t bytes, const void *properties, number flags) {
+    return REAL(cuMemCreate, (number *, size_t, const void *, number))(handle, bytes, properties, flags);
+}
+#endif
+
+#ifdef MAPPING_CHARGED
+#define WRAPS(X) X(cuMemMap) X(cuMemAlloc_v2)
+EXPORT int cuMemMap(number at, size_t bytes, size_t offset, number handle, number flags) {
+    int result = NEXT(cuMemMap, (number, size_t, size_t, number, number))(at, bytes, offset, handle, flags);
+    if (!result) wrong[current()] += bytes;
+    return result;
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
+    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+}
+#endif
+
+#ifdef VMM_RELEASED
+#define WRAPS(X) X(cuMemRelease) X(cuMemAlloc_v2)
+static int released;
+EXPORT int cuMemRelease(number handle) {
+    released = 1;
+    return NEXT(cuMemRelease, (number))(handle);
+}
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    int result = NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    return result == OUT_OF_MEMORY && released ? REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes) : result;
 }
 #endif
 
