@@ -74,6 +74,8 @@ class Daemon:
         job = self._look()
         if job is None or (self._last is not None and job.seq <= self._last):
             return None
+        if self._look() != job:  # read in the middle of being replaced, in two parts of different records
+            return None
         self._last = job.seq
         done, reason = self._answer(job)
         self.answered += 1

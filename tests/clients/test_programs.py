@@ -95,3 +95,17 @@ def test_nvitop(hooklab: Callable[..., Any], interposer: str) -> None:
     total = re.search(r"/ ([0-9.]+)(MiB|GiB) \|", done.stdout)
     assert total, done.stdout
     assert total.group(0) == ("/ 4096MiB |" if interposer == "builtin" else "/ 80.00GiB |")
+
+
+def test_bridge(play: Callable[..., Any], interposer: str) -> None:
+    """The bridge's GPU backend: right bytes and sums, refusals by the driver, a grid too small."""
+    report, said = play("bridge_program.py")
+    assert report["device"] == "NVIDIA A100-SXM4-80GB"
+    assert set(report["mail"]) == {"0", "1", "39", "64", "4096", str(32 << 20)}
+    assert all(row == [True, True, 0, 0] for row in report["mail"].values()), report["mail"]
+    assert set(report["vadd"]) == {"1", "1000", str((1 << 22) - 1), str(1 << 22)}
+    assert all(row == [True, 0, True, True] for row in report["vadd"].values()), report["vadd"]
+    assert report["refused"] == {"block": [2, 1, 0], "grid": [2, 1, 0], "shared": [2, 1, 0], "opcode": [1, 9, 0]}
+    assert report["small"] == [True, 36, True, True]
+    assert report["last"].startswith('CUBB2 seq=16 op=2 n=100 gpu="NVIDIA A100-SXM4-80GB" kernel_ns=')
+    assert "not executed" not in said
