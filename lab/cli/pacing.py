@@ -104,13 +104,15 @@ def pacing(controllers: tuple[str, ...], where: str, **options: Any) -> int:
 
     Without names, all that are built in. Exit status: 0, or 1 with --fail-above when one misses by more.
     """
-    from lab.policy.pacing import PACING_NAMES
+    from lab.policy.pacing import PACING_NAMES, load_pacing
 
     if options["patterns"] == ["help"]:
         return _help()
     if options["grade"] == "memory":
         return _memory(controllers, as_json=options["as_json"])
     names = [_absolute(name) for name in controllers] or [name for name in PACING_NAMES if name != "hybrid-soft"]
+    for name in names:
+        load_pacing(name)  # a wrong one is said before minutes of play, in which its processes would only fall back
     rows = _simulate(names, options) if where == "sim" else _play(names, where, options)
     return _finish(rows, options)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from lab import native
 from lab.identity.protocol import SOCKET
 from lab.node.faults import Fault as NodeFault
+from lab.policy import load as load_policy
 from lab.runner import guest
 from lab.runner.container import VGPU, Container, Layout, development_links, visible_paths
 from lab.runner.dialects import directories_of, write_files
@@ -277,16 +278,26 @@ def preloaded(container: ContainerModel, process: Process) -> list[str]:
 
 
 def policy_text(policy: str | None) -> str:
-    """HOOKLAB_POLICY for a policy as the user wrote it: the file's path made absolute."""
-    if not policy or ":" not in policy:
-        return policy or ""
-    file, _, name = policy.rpartition(":")
-    return f"{os.path.abspath(file)}:{name}"
+    """HOOKLAB_POLICY for a policy as the user wrote it: the file's path made absolute.
+
+    PolicyError, one line, for what is none: the processes would only fall back.
+    """
+    text = _absolute(policy)
+    if text:
+        load_policy(text)
+    return text
 
 
 def policy_file(policy: str | None) -> str | None:
     """The file of a policy, so that containers keep it visible."""
-    return policy_text(policy).rpartition(":")[0] or None
+    return _absolute(policy).rpartition(":")[0] or None
+
+
+def _absolute(policy: str | None) -> str:
+    if not policy or ":" not in policy:
+        return policy or ""
+    file, _, name = policy.rpartition(":")
+    return f"{os.path.abspath(file)}:{name}"
 
 
 def process_variables(instance: Instance) -> dict[str, str]:

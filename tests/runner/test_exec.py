@@ -82,6 +82,7 @@ def test_a_missing_program(hooklab: Cli) -> None:
         (["--dialect", "klingon"], "klingon"),
         (["--interposer", "/no/such.so"], "No such file"),
         (["--driver", "1"], "1"),
+        (["--policy", "nosuch"], "not a policy"),
     ],
 )
 def test_bad_options_are_one_line(hooklab: Cli, options: list[str], words: str) -> None:

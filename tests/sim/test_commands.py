@@ -115,3 +115,11 @@ def test_a_scenario_cannot_be_both(hooklab, tmp_path: Path) -> None:
     assert "ledger_empty is an expectation of processes" in done.stderr
     (tmp_path / "t.yaml").write_text("name: t\nexpect: []\n")
     assert "containers" in hooklab("run", "t.yaml").stderr
+
+
+@pytest.mark.parametrize("where", ["sim", "fake"])
+def test_a_controller_that_is_none_is_said_before_anything_is_played(hooklab, where: str) -> None:
+    done = hooklab("pacing", "nosuch", "--on", where)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "no controller 'nosuch'" in line
