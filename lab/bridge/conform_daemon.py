@@ -439,7 +439,7 @@ def vadd(rig: Rig, n: int, **fields: object) -> str:
     random = np.random.default_rng(n)
     inputs = (random.standard_normal(2 * n) * 1000).astype("<f4")
     rig.put("out", b"")
-    job = replace(Job.vadd(rig.next(), n), **fields)  # type: ignore[arg-type]
+    job = replace(Job.vadd(rig.next(), n), **fields)  # type: ignore[arg-type]  # fields by name
     done = rig.ask(job, inputs.tobytes(), patience_s=max(rig.patience_s, 60 * n / VADD_MAX))
     return flaws(job, done) or wrong_sums(rig, done, inputs[:n] + inputs[n:])
 
@@ -499,7 +499,7 @@ def _grid(rig: Rig) -> str:
 
 def short_launch(rig: Rig, n: int, **fields: object) -> tuple[int, int]:
     """(elements that are right, `bad`) of a vadd of ones."""
-    job = replace(Job.vadd(rig.next(), n), **fields)  # type: ignore[arg-type]
+    job = replace(Job.vadd(rig.next(), n), **fields)  # type: ignore[arg-type]  # fields by name
     done = rig.ask(job, np.ones(2 * n, "<f4").tobytes())
     wrong = flaws(job, done)
     if wrong:
@@ -549,7 +549,7 @@ def _informational(rig: Rig) -> str:
 def _reserved(rig: Rig) -> str:
     seen = []
     for name, fields in {"hole": {"hole": 1}, "pad": {"pad": 1}, "rsv": {"rsv": b"\1" * 144}}.items():
-        job = replace(Job.mail(rig.next(), 5), **fields)  # type: ignore[arg-type]
+        job = replace(Job.mail(rig.next(), 5), **fields)  # type: ignore[arg-type]  # fields by name
         seen.append(f"{name}: status {rig.ask(job).status}")
     raise UnspecifiedError(", ".join(seen))
 

@@ -13,8 +13,14 @@ from lab.checks.steps import SKIPPED
 from lab.scenario.model import Expectation, Instance, Scenario
 from lab.scenario.vocabulary import code_name, hook_names
 
-ALLOCATE = ("cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocPitch*", "cuMemAllocManaged", "cuMemAllocAsync*")
-ALLOCATE_FROM_POOL = ("cuMemAllocFromPoolAsync*",)
+ALLOCATE = (
+    "cuMemAlloc",
+    "cuMemAlloc_v2",
+    "cuMemAllocPitch*",
+    "cuMemAllocManaged",
+    "cuMemAllocAsync*",
+    "cuMemAllocFromPoolAsync*",
+)
 FREE = ("cuMemFree", "cuMemFree_v2", "cuMemFreeAsync*")
 ENDS_CONTEXT = ("cuCtxDestroy*", "cuDevicePrimaryCtxReset*", "cuDevicePrimaryCtxRelease*")
 
@@ -47,15 +53,18 @@ def no_leak(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdi
         if not told or not ends.size:
             unjudged += 1
             continue
-        judged += 1
         given = ends_of_steps[(ends_of_steps["process"] == instance.index) & (ends_of_steps["result"] == 0)]
         until = int(ends[-1]["time_ns"])
         since = _image_start(instance, given)
         own = calls[(calls["process"] == instance.index) & (calls["time_ns"] <= until) & (calls["time_ns"] >= since)]
         # The program may know an inner PID where the driver knows the host's: its main thread's calls tell which it is.
         main = own[own["tid"] == ends[-1]["tid"]]
+        if own.size and not main.size:  # which image the calls belong to cannot be told
+            unjudged += 1
+            continue
         pid = int(main[-1]["pid"]) if main.size else 0
         own = own[own["pid"] == pid]
+        judged += 1
         got = {int(pointer) for pointer in given["b"]}
         complaints += _lost(instance, own, mine[mine["b"] != 0], got, _physical(run, pid, until))
     return Verdict(
@@ -75,7 +84,7 @@ def _lost(instance: Instance, own: Records, held: Records, given: set[int], phys
     freed = False
     for record in own[own["result"] == 0]:
         name = int(record["name"])
-        if name in _ids(ALLOCATE + ALLOCATE_FROM_POOL):
+        if name in _ids(ALLOCATE):
             driver[int(record["b"])] = (int(record["a"]), name)
         elif name in _ids(FREE):
             driver.pop(int(record["b"]), None)
@@ -126,15 +135,8 @@ def known_results(expectation: Expectation, scenario: Scenario, run: RunData) ->
         result = int(record["result"])
         if code_name(result, function) == f"code {result}":
             odd.append(f"{label}: {function} returned {result}")
-    return Verdict(
-        status=INVALID if odd else VALID if run.complete else UNKNOWN,
-        check="known_results",
-        subject=f"{count} results",
-        expected="values of the driver's enum",
-        seen=odd[0] if odd else "all known",
-        where=str(expectation.where),
-        evidence=run.evidence,
-        details=tuple(odd[:20]),
+    return _verdict(
+        expectation, run, odd, subject=f"{count} results", expected="values of the driver's enum", fine="all known"
     )
 
 
@@ -153,12 +155,20 @@ def outputs_untouched(expectation: Expectation, scenario: Scenario, run: RunData
             count += 1
             if int(record["a"]) or int(record["b"]):
                 odd.append(f"{label}: {function} failed and left figures")
+    return _verdict(
+        expectation, run, odd, subject=f"{count} failed calls", expected="outputs as they were", fine="untouched"
+    )
+
+
+def _verdict(
+    expectation: Expectation, run: RunData, odd: list[str], *, subject: str, expected: str, fine: str
+) -> Verdict:
     return Verdict(
         status=INVALID if odd else VALID if run.complete else UNKNOWN,
-        check="outputs_untouched",
-        subject=f"{count} failed calls",
-        expected="outputs as they were",
-        seen=odd[0] if odd else "untouched",
+        check=expectation.check,
+        subject=subject,
+        expected=expected,
+        seen=odd[0] if odd else fine,
         where=str(expectation.where),
         evidence=run.evidence,
         details=tuple(odd[:20]),

@@ -15,7 +15,6 @@ whatever was wrong first.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +153,7 @@ def _say(one: Key) -> str:
 
 def text(reports: Sequence[RunReport], *, before: Mapping[str, Entry] | None = None) -> str:
     """A baseline that expects just what these runs did. Report ids come from ``before``, else from the scenario."""
-    from ruamel.yaml import YAML
+    from lab.scenario.load import yaml_text
 
     entries = []
     for report in reports:
@@ -171,10 +170,4 @@ def text(reports: Sequence[RunReport], *, before: Mapping[str, Entry] | None = N
             for check, subject, status in failed
         ]
         entries.append(entry)
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.width = 120
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    stream = io.StringIO()
-    yaml.dump({"schema": SCHEMA, "expected": entries}, stream)
-    return stream.getvalue()
+    return yaml_text({"schema": SCHEMA, "expected": entries}, flow=None)

@@ -121,17 +121,22 @@ def loads(text: str, file: str = "<text>", *, overrides: Overrides | None = None
     return found
 
 
-def dump(scenario: Scenario) -> str:
-    """The YAML text of this one run: no sweep left, the id as its name. It loads again to an equal run."""
+def yaml_text(tree: Any, *, flow: bool | None) -> str:
+    """YAML of plain values in the order given. ``flow``: False = a line for each value, None = the leaves inline."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
+    yaml.default_flow_style = flow
     yaml.width = 120
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # typed as None there
     stream = io.StringIO()
-    yaml.dump({**scenario.raw, "name": scenario.id}, stream)
+    yaml.dump(tree, stream)
     return stream.getvalue()
+
+
+def dump(scenario: Scenario) -> str:
+    """The YAML text of this one run: no sweep left, the id as its name. It loads again to an equal run."""
+    return yaml_text({**scenario.raw, "name": scenario.id}, flow=False)
 
 
 def _validate(tree: Tree, variant: Variant, options: dict[Path, str], problems: list[Problem]) -> Scenario | None:

@@ -115,7 +115,7 @@ class Settings:
         """Where run directories go."""
         if self.values["out"]:
             return self._here(self.values["out"])
-        factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
+        factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]  # no public way
         return factory.mktemp("hooklab")
 
 

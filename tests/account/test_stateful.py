@@ -7,6 +7,7 @@ synchronisation. Managed memory is left out, because it is booked before the dri
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         if not self.place(index, device, context):
             return
         self.plan(data)
-        add = lambda *command: self.add(index, kind, device, context, *command)  # noqa: E731
+        add = partial(self.add, index, kind, device, context)
         whole = -(-size // (2 * MIB)) * 2 * MIB
         if kind in ("sync", "pitched", "managed", "async", "async-ptsz"):
             add("alloc", kind, size, device)

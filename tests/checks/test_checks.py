@@ -278,6 +278,7 @@ CASES = [  # (check, scenario, rows, losses, verdict, part of what is seen)
     ("no_leak", LEAK, ENDED_CONTEXT, {}, "valid", "so in 1 processes"),
     ("no_leak", LEAK, [phys(a=4096, extra=1, pid=10), *ENDED_CONTEXT], {}, "invalid", "0x40"),
     ("no_leak", LEAK, LOST[:1], {}, "unknown", "1 unknown"),
+    ("no_leak", LEAK, [{**LOST[0], "tid": 11}, held()], {}, "unknown", "1 unknown"),  # whose call it was cannot be told
     ("no_leak", LEAK, LOST, {"dropped": 1}, "unknown", "1 unknown"),
     ("known_results", RESULTS, [returned("cuMemAlloc_v2", OOM)], {}, "valid", "all known"),
     ("known_results", RESULTS, [returned("cuMemAlloc_v2", -1)], {}, "invalid", "cuMemAlloc_v2 returned -1"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-Pytest = Callable[..., subprocess.CompletedProcess[str]]
 LIMIT = """name: a limit
 tags: [quick]
 report: [B07]
@@ -27,21 +26,25 @@ expect:
 """
 
 
+@dataclass(frozen=True)
+class Pytest:
+    """A pytest without any configuration, over a folder with one scenario file and one other YAML file."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
+
+
 @pytest.fixture
 def inner(tmp_path: Path) -> Pytest:
-    """A pytest without any configuration, over a folder with one scenario file and one other YAML file."""
     folder = tmp_path / "suite"
     folder.mkdir()
     (folder / "limit.yaml").write_text(LIMIT)
     (folder / "other.yaml").write_text("containers-of-something-else: []\n")
     (folder / "pytest.ini").write_text("[pytest]\n")
-
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", *map(str, arguments)]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-
-    run.folder = folder  # type: ignore[attr-defined]
-    return run
+    return Pytest(folder)
 
 
 def test_each_run_is_an_item_with_a_readable_id(inner: Pytest) -> None:
@@ -59,7 +62,7 @@ def test_an_interposer_that_lets_through_fails_with_the_verdicts(inner: Pytest) 
     assert "limit.yaml:13:5: step over: expected oom: 1; seen ok: 1" in done.stdout
     assert "run directory: " in done.stdout
     assert "Traceback" not in done.stdout
-    (suite,) = ET.parse(inner.folder / "out.xml").getroot()  # type: ignore[attr-defined]
+    (suite,) = ET.parse(inner.folder / "out.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "2")
     named = {one.get("name"): one.get("value") for one in suite[0].iter("property")}
     assert named["evidence"] == "fake-driver"
@@ -95,7 +98,7 @@ def test_a_baseline_makes_them_expected_failures(inner: Pytest, tmp_path: Path) 
 
 
 def test_what_cannot_be_judged_fails_unless_allowed(inner: Pytest) -> None:
-    file = inner.folder / "limit.yaml"  # type: ignore[attr-defined]
+    file = inner.folder / "limit.yaml"
     file.write_text(LIMIT.replace("outcome: {step: over, oom: 1}", "ledger_empty").replace("[link, dlsym]", "link"))
     arguments = (".", "--hooklab-interposer", "none", "-rs")
     assert inner(*arguments).returncode == 1
@@ -108,7 +111,7 @@ def test_what_cannot_be_judged_fails_unless_allowed(inner: Pytest) -> None:
 
 
 def test_mistakes_of_a_file_are_told_with_their_place(inner: Pytest) -> None:
-    file = inner.folder / "limit.yaml"  # type: ignore[attr-defined]
+    file = inner.folder / "limit.yaml"
     file.write_text(LIMIT.replace("step: over", "step: other"))
     done = inner(".", "--hooklab-interposer", "builtin")
     assert done.returncode == 2
@@ -128,7 +131,7 @@ def test_a_bad_option_is_one_line_before_anything_runs(inner: Pytest) -> None:
 
 def test_files_are_left_alone_unless_asked_for(inner: Pytest) -> None:
     assert inner(".").returncode == 5  # nothing collected
-    ini = inner.folder / "pytest.ini"  # type: ignore[attr-defined]
+    ini = inner.folder / "pytest.ini"
     ini.write_text("[pytest]\nhooklab_scenarios = *.yaml\n")
     assert inner(".").returncode == 0
 
