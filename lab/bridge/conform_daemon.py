@@ -386,6 +386,8 @@ def _mail_limit(rig: Rig) -> str:
     job = Job.mail(rig.next(), BLOB_MAX)
     done = rig.ask(job, patience_s=max(rig.patience_s, 60))
     wrong = flaws(job, done) or wrong_mail(rig, done, BLOB_MAX)
+    if not wrong and rig.output_came_late():
+        wrong = "the output was written after the done record"
     rig.put("out", b"")
     return wrong
 

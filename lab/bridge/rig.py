@@ -183,6 +183,13 @@ class Rig:
             lambda: self.over or self.watch.opened[name] + self.watch.read[name] - began >= at_least, self.idle_s
         )
 
+    def output_came_late(self) -> bool:
+        """Whether the output was written after the done record, as far as that can be seen: a daemon that looks for its
+        next job has written all that it will."""
+        self.looked(at_least=1)
+        out, done = (self.watch.written.get(str(self.path[role]), 0) for role in ("out", "done"))
+        return out > done
+
     @property
     def over(self) -> bool:
         """The daemon has ended by itself."""

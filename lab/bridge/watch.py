@@ -22,12 +22,15 @@ _HEAD = struct.Struct("iIII")
 
 class Watch:
     """Counts what happens to some files: `opened`, `read`, `changed` by path. Files must exist; one that is replaced
-    must be added again. What this process does counts as well."""
+    must be added again. What this process does counts as well. `written` has the place of each file's last write in the
+    order of all events."""
 
     def __init__(self) -> None:
         self.opened: Counter[str] = Counter()
         self.read: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
+        self.written: dict[str, int] = {}
+        self._events = 0
         self._names: dict[int, str] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = -1
@@ -76,6 +79,9 @@ class Watch:
                 name = self._names.get(number, "")
                 self.read[name] += bool(mask & _ACCESS)
                 self.opened[name] += bool(mask & _OPEN)
+                self._events += 1
+                if mask & _MODIFY:
+                    self.written[name] = self._events
                 self.changed[name] += bool(mask & (_MODIFY | _CLOSE_WRITE))
 
     def close(self) -> None:
