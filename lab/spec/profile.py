@@ -72,6 +72,13 @@ _KEYS: dict[str, dict[str, type]] = {
     },
     "power": {"limit_mw": int, "idle_mw": int, "temperature_c": int, "fan_count": int},
     "bus": {"pcie_generation": int, "pcie_width": int},
+    "sharing": {  # of one GPU by processes: time slices, switches out of work and out of idleness, NVML's samples
+        "slice_ns": int,
+        "switch_ns": int,
+        "idle_switch_ns": int,
+        "sample_period_ns": int,
+        "sample_lag_ns": int,
+    },
     "latency_ns": dict.fromkeys(LATENCIES, int),
 }
 
