@@ -1,53 +1,113 @@
-"""What an interposer's dialect cannot have makes the checks that need it unknown, with its reason.
+"""What an interposer's dialect cannot have, and which of a check's answers hang on it: those say nothing, and why.
 
-The runner writes into run.json what it could not tell an interposer (`lab.runner.plan.blind`); a check that would call
-it wrong, or right, for that reason alone says nothing instead. What does not hang on it stays judged.
+The runner writes into run.json what it could not tell an interposer, or an interposer cannot tell (`lab.runner.blind`).
+Only the difference that the missing notion explains is forgiven: an allocation over a limit that there is not may
+succeed, it may not crash. The checks ask here about each of their answers; all others stay judged.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
-from lab.checks.model import UNKNOWN, RunData, Scope, Verdict
-from lab.scenario.model import Expectation, Scenario
+from lab.checks.model import Bounds, RunData, Scope
+from lab.scenario.model import Fault, Instance, Scenario, Step
+from lab.scenario.vocabulary import hook_names
 
-OOM = frozenset(("oom", "CUDA_ERROR_OUT_OF_MEMORY"))
-OOM_CODE = 2
-
-
-def dimmed(verdict: Verdict, scenario: Scenario, run: RunData, expectation: Expectation | None = None) -> Verdict:
-    """The verdict, or unknown with the reason where it hangs on what the interposer could not be told.
-
-    ``expectation``: the one it judges, None for what holds unsaid.
-    """
-    if verdict.status == UNKNOWN:
-        return verdict
-    names = {one.container.name for one in Scope.of(scenario, expectation.arguments if expectation else {}).instances}
-    for item in run.info.get("blind") or ():
-        if not isinstance(item, Mapping) or item.get("container") not in names:
-            continue
-        if _needs(str(item.get("what")), verdict, scenario, expectation):
-            return dataclasses.replace(
-                verdict, status=UNKNOWN, seen=f"{verdict.seen}; not judged: {item.get('why')}", details=()
-            )
-    return verdict
+OOM = 2
 
 
-def _needs(what: str, verdict: Verdict, scenario: Scenario, expectation: Expectation | None) -> bool:
-    if what == "ledger":
-        return verdict.check == "ledger_empty"
-    if what == "points":
-        return verdict.check in ("faults", "faults_fired", "exits", "exit")
-    if what != "memory":
-        return False
-    if verdict.check in ("never_above", "view"):
-        return True
-    named = expectation.arguments.get("named", {}) if expectation is not None else {}
-    if verdict.check == "outcome":
-        return not OOM.isdisjoint(named)
-    if verdict.check == "values":
-        return "refused" in named
-    return verdict.check == "steps" and any(
-        step.result == OOM_CODE for instance in scenario.instances() for step in instance.process.walk()
+def why(run: RunData, containers: Iterable[str], what: str) -> str:
+    """Why ``what`` (see `lab.runner.blind`) cannot be judged in one of these containers; empty: it can."""
+    names = set(containers)
+    for item in entries(run, what):
+        if item.get("container") in names:
+            return str(item.get("why"))
+    return ""
+
+
+def entries(run: RunData, what: str) -> list[Mapping[str, Any]]:
+    """The entries of run.json about ``what``."""
+    return [item for item in run.info.get("blind") or () if isinstance(item, Mapping) and item.get("what") == what]
+
+
+def note(reason: str) -> str:
+    """What a verdict adds to what was seen; empty without a reason."""
+    return f"; not judged: {reason}" if reason else ""
+
+
+def refusal(run: RunData, instances: Iterable[Instance], results: Iterable[int]) -> str:
+    """Of a step that the limit should have refused: why it cannot be told, unless it ended in another way."""
+    found = set(results)
+    return why(run, _names(instances), "memory") if found and found <= {0, OOM} else ""
+
+
+def figure(run: RunData, instance: Instance, step: Step, name: str, value: int, bounds: Bounds) -> str:
+    """Of a value that hangs on a limit: a figure of memory, the count of refusals, the least time of a launch."""
+    container = (instance.container.name,)
+    if _is_view(step) or (step.op == "random" and name == "refused"):
+        return why(run, container, "memory")
+    low, high = bounds
+    if step.op == "launch" and name == "ns" and low is not None and (high is None or value <= high):
+        return why(run, container, "cores")
+    return ""
+
+
+def failed_view(scenario: Scenario, run: RunData, instance: Instance, record: Any, step: Step) -> str:
+    """Of a memory query that ended with the code planned for it: without a limit that is the right answer."""
+    if not _is_view(step):
+        return ""
+    function = hook_names()[int(record["name"])] if int(record["name"]) < len(hook_names()) else ""
+    planned = any(
+        fault.at == function and fault.action == "return" and fault.code == int(record["result"])
+        for fault in scenario.faults
     )
+    return why(run, (instance.container.name,), "memory") if planned else ""
+
+
+def points(scenario: Scenario, run: RunData, fault: Fault) -> str:
+    """Of a fault at a sequence point that did not fire: why it cannot be told."""
+    if not fault.at.startswith("point."):
+        return ""
+    aimed = [one for one in scenario.instances() if fault.container in (None, one.container.name)]
+    if fault.process is not None:
+        indices = scenario.process_indices(fault.process, fault.container)
+        aimed = [one for one in aimed if one.index in indices]
+    return why(run, _names(aimed), "points")
+
+
+def survivor(scenario: Scenario, run: RunData, instance: Instance, status: int) -> str:
+    """Of a process that ended well instead of dying at a sequence point: why it cannot be told."""
+    if status:
+        return ""
+    for fault in scenario.faults:
+        if fault.process is None or instance.index in scenario.process_indices(fault.process, fault.container):
+            reason = points(scenario, run, fault)
+            if reason:
+                return reason
+    return ""
+
+
+def replaced(scenario: Scenario, run: RunData, arguments: Mapping[str, Any], name: str) -> str:
+    """Of a count of driver calls by a name that the interposer calls another one for: why it cannot be told."""
+    names = _names(Scope.of(scenario, arguments).instances)
+    for item in entries(run, "calls"):
+        if item.get("container") in names and name in (item.get("names") or ()):
+            return str(item.get("why"))
+    return ""
+
+
+def _names(instances: Iterable[Instance]) -> set[str]:
+    return {instance.container.name for instance in instances}
+
+
+@cache
+def _views() -> frozenset[str]:
+    from lab.spec import load_hooks
+
+    return frozenset(hook.name for hook in load_hooks().hooks if hook.action == "view")
+
+
+def _is_view(step: Step) -> bool:
+    return step.op == "view" or (step.op == "call" and step.arguments.get("name") in _views())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lab.checks import failures, measured, memory, processes, simulated, steps, told
-from lab.checks.blind import dimmed
 from lab.checks.model import RunData, Verdict
 from lab.scenario.model import Expectation, Scenario
 
@@ -39,14 +38,11 @@ def judge(scenario: Scenario, run: RunData) -> list[Verdict]:
     """The verdicts of a run. Pure: equal arguments give equal verdicts, and no history makes it raise."""
     if run.info.get("not_played"):  # the machine has not what the scenario needs
         return processes.whole(scenario, run)
-    verdicts = [
-        dimmed(CHECKS[expectation.check](expectation, scenario, run), scenario, run, expectation)
-        for expectation in scenario.expect
-    ]
+    verdicts = [CHECKS[expectation.check](expectation, scenario, run) for expectation in scenario.expect]
     if not scenario.has_processes:  # no history
         return [*verdicts, *processes.whole(scenario, run)]
     for implied in (steps.every_step, processes.every_exit, processes.every_fault, processes.engine):
         verdict = implied(scenario, run)
         if verdict is not None:
-            verdicts.append(dimmed(verdict, scenario, run))
+            verdicts.append(verdict)
     return [*verdicts, *processes.whole(scenario, run)]

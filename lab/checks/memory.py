@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.checks import blind
 from lab.checks.history import NONE8, NONE16, Records, event
 from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, worst
 from lab.scenario.model import Container, Expectation, Scenario
@@ -45,19 +46,23 @@ def never_above(expectation: Expectation, scenario: Scenario, run: RunData) -> V
             statuses.append(UNKNOWN)
         else:
             statuses.append(VALID)
+    unjudged = blind.why(run, (one.name for one in _containers(Scope.of(scenario, arguments))), "memory")
     known = [peak for peak in peaks if peak.peak is not None]
     over = [peak for peak in known if (peak.peak or 0) > bound]
     return Verdict(
-        status=worst(statuses),
+        status=UNKNOWN if unjudged else worst(statuses),
         check="never_above",
         subject=over[0].subject if over else f"memory of each {of}" if len(peaks) != 1 else peaks[0].subject,
         expected=f"never above {say_size(bound)}",
-        seen=_seen(peaks, known) + (f" ({run.history.dropped} records were dropped)" if run.history.dropped else ""),
+        seen=_seen(peaks, known)
+        + (f" ({run.history.dropped} records were dropped)" if run.history.dropped else "")
+        + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
         details=tuple(
             f"{peak.subject}: {say_size(peak.peak or 0)}, {say_size((peak.peak or 0) - bound)} too much"
             for peak in over
+            if not unjudged
         ),
     )
 
@@ -69,9 +74,9 @@ def _seen(peaks: list[_Peak], known: list[_Peak]) -> str:
         said.append(f"at most {say_size(highest.peak or 0)} ({highest.subject})")
         if highest.lingering:
             said.append(f"and up to {say_size(highest.lingering)} of processes already ended")
-    blind = [peak.subject for peak in peaks if peak.peak is None]
-    if blind or not peaks:
-        said.append(f"no physical record of {', '.join(blind) or 'anything'}")
+    silent = [peak.subject for peak in peaks if peak.peak is None]
+    if silent or not peaks:
+        said.append(f"no physical record of {', '.join(silent) or 'anything'}")
     return "; ".join(said)
 
 
@@ -209,6 +214,11 @@ def ledger_empty(expectation: Expectation, scenario: Scenario, run: RunData) -> 
     for container in _containers(scope):
         for name, records in (("ledger", ledger), ("driver", physical)):
             mine = records[records["container"] == container.index]
+            reason = blind.why(run, (container.name,), "ledger") if name == "ledger" else ""
+            if reason:
+                statuses.append(UNKNOWN)
+                said.append(f"{container.name}: not judged: {reason}")
+                continue
             if name == "driver" and not mine.size and container.name in at_end:  # a real one, asked by NVML
                 held = at_end[container.name]
                 statuses.append(INVALID if held else VALID)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lab.checks import blind
 from lab.checks.history import Records, constants
 from lab.checks.model import (
     INVALID,
     UNKNOWN,
     VALID,
+    Bounds,
     RunData,
     Scope,
     Verdict,
@@ -32,17 +34,32 @@ def exits(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict
     instances = Scope.of(scenario, arguments).instances
     known = {one.index: run.statuses[one.index] for one in instances if one.index in run.statuses}
     right = sum(wanted.matches(status) for status in known.values())
+    lived = {
+        one.index: reason
+        for one in instances
+        if one.index in known and (reason := blind.survivor(scenario, run, one, known[one.index]))
+    }
+    unjudged = next(iter(lived.values()), "")
     bounds = arguments.get("count", (len(instances), len(instances)))
     return Verdict(
-        status=judge_count(right, bounds, complete=len(known) == len(instances)),
+        status=_with_lived(right, len(lived), bounds, complete=len(known) == len(instances)),
         check="exit",
         subject=f"process {arguments['process']}",
         expected=f"{_wanted_text(wanted)} × {bounds_text(bounds)}",
-        seen=_ends_text(known.values(), len(instances) - len(known)),
+        seen=_ends_text(known.values(), len(instances) - len(known)) + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
-        details=tuple(_stories(instances, run, wanted)),
+        details=tuple(_stories(tuple(one for one in instances if one.index not in lived), run, wanted)),
     )
+
+
+def _with_lived(right: int, lived: int, bounds: Bounds, *, complete: bool) -> str:
+    """A count of ends, where ``lived`` processes would have died if the interposer had been able to do it."""
+    if not lived:
+        return judge_count(right, bounds, complete=complete)
+    low, high = bounds
+    possible = (low is None or right + lived >= low) and (high is None or right <= high)
+    return UNKNOWN if possible or not complete else INVALID
 
 
 def every_exit(scenario: Scenario, run: RunData) -> Verdict | None:
@@ -60,12 +77,16 @@ def every_exit(scenario: Scenario, run: RunData) -> Verdict | None:
         return None
     statuses: list[str] = []
     wrong: list[Instance] = []
+    unjudged = ""
     for instance in judged:
         status, wanted = run.statuses.get(instance.index), instance.process.expect_exit
         if status is None or wanted is None:
             statuses.append(UNKNOWN)
         elif wanted.matches(status):
             statuses.append(VALID)
+        elif reason := blind.survivor(scenario, run, instance, status):
+            unjudged = unjudged or reason
+            statuses.append(UNKNOWN)
         else:
             statuses.append(INVALID)
             wrong.append(instance)
@@ -77,7 +98,8 @@ def every_exit(scenario: Scenario, run: RunData) -> Verdict | None:
         check="exits",
         subject=f"process {subject.label}" if wrong or len(judged) == 1 else f"{len(judged)} processes",
         expected=wanted_text if wrong or len(judged) == 1 else "each ends as its expect_exit says",
-        seen=status_text(run.statuses[wrong[0].index]) if wrong else _ends_text(known, len(judged) - len(known)),
+        seen=(status_text(run.statuses[wrong[0].index]) if wrong else _ends_text(known, len(judged) - len(known)))
+        + blind.note(unjudged),
         where=str(subject.process.where),
         evidence=run.evidence,
         implied=True,
@@ -178,13 +200,16 @@ def calls(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict
     if result is not None:
         records = records[records["result"] == result]
     told = run.evidence == "fake-driver" and scenario.options.history == "calls"
+    unjudged = blind.replaced(scenario, run, arguments, name)
     with_result = f" with {code_name(int(result), name)}" if result is not None else ""
     return Verdict(
-        status=judge_count(int(records.size), arguments["count"], complete=run.complete and told),
+        status=UNKNOWN
+        if unjudged
+        else judge_count(int(records.size), arguments["count"], complete=run.complete and told),
         check="calls",
         subject=name,
         expected=f"{bounds_text(arguments['count'])} calls{with_result}",
-        seen=f"{records.size} calls{with_result}" if told else "calls were not recorded",
+        seen=(f"{records.size} calls{with_result}" if told else "calls were not recorded") + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
     )
@@ -218,12 +243,17 @@ def faults_fired(expectation: Expectation, scenario: Scenario, run: RunData) -> 
     times = fired(scenario, run)
     fault = arguments.get("fault")
     count = sum(times.values()) if fault is None else times.get(fault, 0)
+    low, high = arguments["count"]
+    silent = [one for one in scenario.faults if fault in (None, one.index) and not times.get(one.index)]
+    unjudged = next(filter(None, (blind.points(scenario, run, one) for one in silent)), "")
+    if (high is not None and count > high) or low is None or count >= low:
+        unjudged = ""
     return Verdict(
-        status=judge_count(count, arguments["count"], complete=run.complete),
+        status=UNKNOWN if unjudged else judge_count(count, arguments["count"], complete=run.complete),
         check="faults_fired",
         subject="all faults" if fault is None else _fault_text(scenario.faults[fault]),
         expected=f"fires × {bounds_text(arguments['count'])}",
-        seen=f"fired × {count}",
+        seen=f"fired × {count}" + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
     )
@@ -234,13 +264,15 @@ def every_fault(scenario: Scenario, run: RunData) -> Verdict | None:
     if not scenario.faults or any(expectation.check == "faults_fired" for expectation in scenario.expect):
         return None
     times = fired(scenario, run)
-    silent = [fault for fault in scenario.faults if not times.get(fault.index)]
+    reasons = {fault.index: blind.points(scenario, run, fault) for fault in scenario.faults}
+    silent = [fault for fault in scenario.faults if not times.get(fault.index) and not reasons[fault.index]]
+    unjudged = next(filter(None, reasons.values()), "")
     return Verdict(
-        status=(INVALID if run.complete else UNKNOWN) if silent else VALID,
+        status=(INVALID if run.complete else UNKNOWN) if silent else UNKNOWN if unjudged else VALID,
         check="faults",
         subject=_fault_text(silent[0]) if silent else f"{len(scenario.faults)} faults",
         expected="every planned fault fires",
-        seen=f"{len(silent)} never fired" if silent else f"fired × {sum(times.values())}",
+        seen=(f"{len(silent)} never fired" if silent else f"fired × {sum(times.values())}") + blind.note(unjudged),
         where=str(silent[0].where if silent else scenario.faults[0].where),
         evidence=run.evidence,
         implied=True,

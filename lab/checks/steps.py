@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lab.checks import blind
 from lab.checks.history import Records
 from lab.checks.model import (
     INVALID,
@@ -42,15 +43,19 @@ def outcome(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdi
     statuses = [
         judge_count(seen.get(code, 0), wanted.get(code, (0, 0)), complete=run.complete) for code in {*wanted, *seen}
     ]
+    playing = {process for process, _ in steps}
+    unjudged = ""
+    if blind.OOM in wanted:
+        unjudged = blind.refusal(run, (one for one in scenario.instances() if one.index in playing), seen)
     return Verdict(
-        status=worst(statuses),
+        status=UNKNOWN if unjudged else worst(statuses),
         check="outcome",
         subject=f"step {label}",
         expected=", ".join(f"{code_name(code, family)}: {bounds_text(bounds)}" for code, bounds in wanted.items()),
-        seen=_counted(seen, family) + _lost(run),
+        seen=_counted(seen, family) + _lost(run) + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
-        details=tuple(_by_process(ends, scenario, family)) if INVALID in statuses else (),
+        details=tuple(_by_process(ends, scenario, family)) if INVALID in statuses and not unjudged else (),
     )
 
 
@@ -73,16 +78,21 @@ def _values(
     steps = Scope.of(scenario, expectation.arguments).steps(label)
     ends = select(run.history.of("STEP_END"), steps)
     family = _family(steps.values())
+    instances = {instance.index: instance for instance in scenario.instances()}
     statuses: list[str] = []
     odd: list[str] = []
+    unjudged = ""
     seen: dict[str, list[int]] = {key: [] for key in wanted}
     for record in ends:
-        step = steps.get((int(record["process"]), int(record["step"])))
+        process = int(record["process"])
+        step = steps.get((process, int(record["step"])))
         if step is None:
             continue
         result = int(record["result"])
         if result != 0:
-            statuses.append(INVALID)
+            reason = blind.failed_view(scenario, run, instances[process], record, step)
+            unjudged = unjudged or reason
+            statuses.append(UNKNOWN if reason else INVALID)
             odd.append(code_name(result, family))
             continue
         for key, bounds in wanted.items():
@@ -90,7 +100,9 @@ def _values(
             if key in names:
                 value = int(record["abc"[names.index(key)]])
                 seen[key].append(value)
-                statuses.append(judge_count(value, bounds, complete=True))
+                reason = blind.figure(run, instances[process], step, key, value, bounds)
+                unjudged = unjudged or reason
+                statuses.append(UNKNOWN if reason else judge_count(value, bounds, complete=True))
     if not ends.size:
         statuses.append(INVALID if run.complete else UNKNOWN)
     elif not run.complete:
@@ -102,7 +114,7 @@ def _values(
         check=check,
         subject=f"step {label}",
         expected=", ".join(f"{key} {bounds_text(bounds, _form(key))}" for key, bounds in wanted.items()),
-        seen=(", ".join(said) or "the step never ended") + _lost(run),
+        seen=(", ".join(said) or "the step never ended") + _lost(run) + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
     )
@@ -129,12 +141,16 @@ def every_step(scenario: Scenario, run: RunData) -> Verdict | None:
     if not steps:
         return None
     wrong: list[tuple[Instance, Step, str]] = []
+    unjudged = ""
     for record in ends:
         key = (int(record["process"]), int(record["step"]))
         if key in steps and key not in spoken:
-            said = _complaint(record, steps[key][1])
+            instance, step = steps[key]
+            reason = _unjudged(scenario, run, instance, record, step)
+            said = "" if reason else _complaint(record, step)
+            unjudged = unjudged or reason
             if said:
-                wrong.append((*steps[key], said))
+                wrong.append((instance, step, said))
     dead_children = {
         (int(record["process"]), int(record["step"]))
         for record in ends
@@ -150,7 +166,7 @@ def every_step(scenario: Scenario, run: RunData) -> Verdict | None:
     status = INVALID if wrong else VALID
     if missing and not wrong:
         status = INVALID if run.complete and scenario.options.history != "none" else UNKNOWN
-    elif not wrong and not run.complete:
+    elif not wrong and (unjudged or not run.complete):
         status = UNKNOWN
     complaints = wrong + missing
     details = tuple(f"{i.label}: step {s.label} ({s.op}): {said} – {s.where}" for i, s, said in complaints[:10])
@@ -162,12 +178,20 @@ def every_step(scenario: Scenario, run: RunData) -> Verdict | None:
         check="steps",
         subject=f"step {first[1].label}" if first else f"{len(steps)} steps",
         expected=f"ends with {_expected(first[1])}" if first else "every step ends with its result and right data",
-        seen=(f"{first[0].label}: {first[2]}" if first else f"{ends.size} ends as they should be") + _lost(run),
+        seen=(f"{first[0].label}: {first[2]}" if first else f"{ends.size} ends as they should be")
+        + _lost(run)
+        + blind.note(unjudged),
         where=str(first[1].where) if first else scenario.path,
         evidence=run.evidence,
         implied=True,
         details=details,
     )
+
+
+def _unjudged(scenario: Scenario, run: RunData, instance: Instance, record: Any, step: Step) -> str:
+    if step.result == blind.OOM:
+        return blind.refusal(run, (instance,), (int(record["result"]),))
+    return blind.failed_view(scenario, run, instance, record, step)
 
 
 def _expected(step: Step) -> str:

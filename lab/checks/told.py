@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from lab.checks import blind
 from lab.checks.model import INVALID, UNKNOWN, VALID, RunData, Scope, Verdict, bounds_text, judge_count, within, worst
 from lab.scenario import vocabulary
 from lab.scenario.model import Expectation, Scenario
@@ -50,14 +51,27 @@ def held(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdict:
         for entry in run.info.get("held") or ()
         if isinstance(entry, Mapping) and entry.get("barrier") == wanted["barrier"] and entry.get("container") in names
     ]
+    low, high = wanted["memory"]
     statuses = [VALID if within(int(entry["bytes"]), wanted["memory"]) else INVALID for entry in entries]
+    unjudged = ""
+    for index, entry in enumerate(entries):
+        container, size = (str(entry["container"]),), int(entry["bytes"])
+        no_limit = blind.why(run, container, "memory") if high is not None else ""
+        no_floor = blind.why(run, container, "resident") if low is not None else ""
+        too_little, too_much = low is not None and size < low, high is not None and size > high
+        if (no_limit or no_floor) and (no_floor or not too_little) and (no_limit or not too_much):
+            statuses[index] = UNKNOWN
+        unjudged = unjudged or (no_limit or no_floor) * (statuses[index] == UNKNOWN)
     return Verdict(
         status=worst(statuses),
         check="held",
         subject=f"barrier {wanted['barrier']}",
         expected=f"the driver says {bounds_text(wanted['memory'], say_size)}",
-        seen=", ".join(f"{entry['container']}: {say_size(int(entry['bytes']))}" for entry in entries)
-        or "nobody could ask the driver",
+        seen=(
+            ", ".join(f"{entry['container']}: {say_size(int(entry['bytes']))}" for entry in entries)
+            or "nobody could ask the driver"
+        )
+        + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
     )
@@ -115,14 +129,17 @@ def identity(expectation: Expectation, scenario: Scenario, run: RunData) -> Verd
         right = tier == "unknown" or pid == own.get(index)
         statuses.append(VALID if tier in wanted and right else INVALID)
         seen[tier if right else f"{tier} with a wrong PID"] += 1
-    if not statuses and records.size:
+    silent = not statuses
+    unjudged = blind.why(run, {one.container.name for one in instances.values()}, "reports") if silent else ""
+    if silent and records.size and not unjudged:
         statuses.append(INVALID if run.complete else UNKNOWN)
     return Verdict(
         status=worst(statuses),
         check="identity",
         subject="host PIDs",
         expected=" or ".join(wanted),
-        seen=", ".join(f"{name}: {count}" for name, count in sorted(seen.items())) or "nobody asked",
+        seen=(", ".join(f"{name}: {count}" for name, count in sorted(seen.items())) or "nobody asked")
+        + blind.note(unjudged),
         where=str(expectation.where),
         evidence=run.evidence,
     )

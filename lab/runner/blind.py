@@ -2,28 +2,75 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
 from lab.runner import plan
-from lab.scenario.model import Scenario
+from lab.scenario.model import Container, Scenario
+from lab.spec import Dialect, dialect_names, load_dialect
 
 
-def blind(scenario: Scenario) -> list[dict[str, str]]:
-    """Entries of run.json: ``container``, ``what`` (memory, cores, ledger, points), ``why``."""
-    found = []
+def blind(scenario: Scenario) -> list[dict[str, Any]]:
+    """Entries of run.json: ``container``, ``what``, ``why``.
+
+    ``what``: memory, cores (there is no such limit, or the scenario tells it in words of another dialect), resident
+    (what is allocated takes device memory only later), ledger, points, reports (of searches for a host PID), calls
+    (with the ``names`` that it calls others for).
+    """
+    found: list[dict[str, Any]] = []
     for container in scenario.containers:
         if plan.interposer_of(scenario, container) == "none":
             continue
         dialect = plan.dialect_of(scenario, container)
         limited = any(container.memory_limit(device) is not None for device in range(len(scenario.node.gpus)))
+        words = _foreign_words(container, dialect)
+        ours = f"an interposer of dialect {dialect.name}"
         reasons = {
-            "memory": dialect.memory.none if limited else "",
-            "cores": dialect.cores.none if container.cores else "",
+            "memory": (dialect.memory.none if limited else "") or words.get("memory", ""),
+            "cores": (dialect.cores.none if container.cores else "") or words.get("cores", ""),
+            "resident": dialect.lazy,
             "ledger": dialect.ledger.none,
-            "points": ""
-            if dialect.points or not _points_of(scenario, container.name)
-            else f"an interposer of dialect {dialect.name} has no sequence points",
+            "points": f"{ours} has no sequence points" if _points_of(scenario, container.name) else "",
+            "reports": f"{ours} does not say how it finds its host PID",
+            "calls": f"{ours} calls other functions instead" if dialect.calls else "",
         }
-        found += [{"container": container.name, "what": what, "why": why} for what, why in reasons.items() if why]
+        if dialect.points:
+            reasons |= {"points": "", "reports": ""}
+        more: dict[str, dict[str, Any]] = {"calls": {"names": sorted({*dialect.calls, *dialect.calls.values()})}}
+        found += [
+            {"container": container.name, "what": what, "why": why, **more.get(what, {})}
+            for what, why in reasons.items()
+            if why
+        ]
     return found
+
+
+def _foreign_words(container: Container, dialect: Dialect) -> Mapping[str, str]:
+    """Limits that the scenario itself writes into the environment, in variables that this dialect does not have."""
+    own = {form for one in (dialect.memory, dialect.cores) for form in (one.variable, one.device_variable)}
+    set_here = {*container.environment, *(name for process in container.processes for name in process.environment)}
+    found: dict[str, str] = {}
+    for kind, form in _limit_variables():
+        for name in sorted(set_here):
+            if form not in own and re.fullmatch(re.escape(form).replace(r"\{i\}", r"\d+"), name):
+                found.setdefault(
+                    kind, f"the scenario sets {name}, which an interposer of dialect {dialect.name} does not read"
+                )
+    return found
+
+
+@cache
+def _limit_variables() -> tuple[tuple[str, str], ...]:
+    return tuple(_of_all_dialects())
+
+
+def _of_all_dialects() -> Iterator[tuple[str, str]]:
+    for name in dialect_names():
+        dialect = load_dialect(name)
+        for kind, limit in (("memory", dialect.memory), ("cores", dialect.cores)):
+            yield from ((kind, form) for form in (limit.variable, limit.device_variable) if form)
 
 
 def _points_of(scenario: Scenario, container: str) -> bool:

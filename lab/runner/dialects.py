@@ -10,10 +10,21 @@ from lab.runner.container import Container, Layout, visible_paths
 from lab.spec import Dialect
 
 
-def directories_of(dialect: Dialect, own: Path, node: Path) -> tuple[tuple[Path, str], ...]:
-    """(place on this machine, place inside) of what a dialect's interposer writes to: below `own` or `node`."""
+def directories_of(
+    dialect: Dialect, own: Path, node: Path, *, books: Layout | None = None
+) -> tuple[tuple[Path, str], ...]:
+    """(place on this machine, place inside) of what a dialect's interposer writes to: below `own` or `node`.
+
+    ``books``: of the container whose ledger is used, and so its directories, but for those that hold the limits.
+    """
+    told = {os.path.dirname(form.path) for form in dialect.files}
+    theirs = {inside: outside for outside, inside in books.directories if inside not in told} if books else {}
     return tuple(
-        ((node / "shared" if one.shared else own / "own") / one.path.strip("/").replace("/", "-"), one.path)
+        (
+            theirs.get(one.path)
+            or (node / "shared" if one.shared else own / "own") / one.path.strip("/").replace("/", "-"),
+            one.path,
+        )
         for one in dialect.directories
     )
 

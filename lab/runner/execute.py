@@ -112,7 +112,7 @@ def run_scenario(
     for container in scenario.containers:  # what the user named is looked at before anything is made
         _check_interposer(scenario, container.name, on)
     directory = RunDirectory.create(out, scenario.id)
-    unmet = needs.missing(scenario.needs, on=on)
+    unmet = needs.missing(scenario.needs, on=on) + plan.other_layout(scenario)
     if unmet:
         return _not_played(scenario, directory, on, unmet)
     with (

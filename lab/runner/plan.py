@@ -139,10 +139,32 @@ def interposer_of(scenario: Scenario, container: ContainerModel) -> str:
 def dialect_of(scenario: Scenario, container: ContainerModel) -> Dialect:
     """How limits reach the interposer of a container.
 
-    The run's dialect is that of the run's interposer: a container that names another is spoken to in that one's.
+    The run's dialect is that of the run's interposer: a container that names another is spoken to in that one's. What a
+    scenario fixes for the built-in interposer (its dialects alone have sequence points) is not spoken to any other.
     """
-    of_the_run = None if container.interposer else scenario.options.dialect
-    return guest.dialect_for(container.dialect or of_the_run, interposer_of(scenario, container))
+    library = interposer_of(scenario, container)
+    if container.interposer or library in ("builtin", "none"):
+        of_the_run = None if container.interposer else scenario.options.dialect
+        return guest.dialect_for(container.dialect or of_the_run, library)
+    written = guest.dialect_for(container.dialect, library)
+    return (
+        guest.dialect_for(scenario.options.dialect, library) if scenario.options.dialect or written.points else written
+    )
+
+
+def other_layout(scenario: Scenario) -> list[dict[str, str]]:
+    """Of a scenario that fixes a dialect, and so its ledger file: why another interposer cannot be judged by it."""
+    found = []
+    for container in scenario.containers:
+        if container.dialect is None or container.interposer:
+            continue
+        wanted = guest.dialect_for(container.dialect, "builtin")
+        spoken = dialect_of(scenario, container)
+        if spoken.ledger.layout != wanted.ledger.layout:
+            why = f"it is about ledgers of layout {wanted.ledger.layout}; those of dialect {spoken.name} have "
+            why += f"layout {spoken.ledger.layout}" if spoken.ledger.layout else "none"
+            found.append({"what": f"dialect {wanted.name} in container {container.name}", "why": why})
+    return found
 
 
 def make_container(
@@ -173,7 +195,7 @@ def make_container(
         preload=tuple(preload_list(inside)) if library else (),
         keep=visible_paths(scratch if not isolated else None, *keep),
         read_only=_host_pid_mounts(container, own, shared.layout.vgpu if shared else own / "vgpu") if isolated else (),
-        directories=shared.layout.directories if shared else directories_of(dialect, own, scratch),
+        directories=directories_of(dialect, own, scratch, books=shared.layout if shared else None),
     )
     return Container(layout, isolated=isolated)
 

@@ -65,7 +65,7 @@ def _read_dialect(path: Path) -> Dialect:
     check_keys(path, "file", data, _KEYS)
     if not data.get("name") or not isinstance(data["name"], str):
         raise SpecError(f'{path}: name is missing; write name = "..."')
-    memory = _table(path, data, "memory", {"variable", "device_variable", "unit", "none"})
+    memory = _table(path, data, "memory", {"variable", "device_variable", "unit", "none", "lazy"})
     cores = _table(path, data, "cores", {"variable", "device_variable", "none"})
     unit = memory.get("unit", "bytes")
     if unit not in UNITS:
@@ -82,6 +82,7 @@ def _read_dialect(path: Path) -> Dialect:
         doc=str(data.get("doc", "")),
         memory=_limit(path, "memory", memory),
         memory_unit=cast(MemoryUnit, unit),
+        lazy=memory.get("lazy", ""),
         cores=_limit(path, "cores", cores),
         environment=environment,
         container_path=_table(path, data, "mount", {"library"}).get("library", ""),

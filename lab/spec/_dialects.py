@@ -230,6 +230,8 @@ class Dialect:
     doc: str
     memory: Limit
     memory_unit: MemoryUnit
+    lazy: str
+    """Why an allocation takes no device memory before it is touched; empty: it takes it at once."""
     cores: Limit
     """In percent."""
     environment: Mapping[str, str]
@@ -243,7 +245,7 @@ class Dialect:
     calls: Mapping[str, str]
     """Driver functions that it calls in the place of those that were called: faults of these are planned there."""
     points: bool
-    """Whether it carries out faults at sequence points (HOOKLAB_POINTS)."""
+    """Whether it carries out faults at sequence points (HOOKLAB_POINTS) and writes into the run's history."""
     ledger: LedgerDialect
 
     @property

@@ -14,6 +14,7 @@ import pytest
 from lab.checks.model import Verdict
 from lab.report.model import report_run
 from lab.runner import plan, service
+from lab.runner.blind import blind
 from lab.runner.container import probe_isolation
 from lab.runner.execute import run_scenario
 from lab.runner.guest import GuestError, plain_dialect
@@ -145,17 +146,88 @@ def test_sequence_points_of_another_interposer_are_unknown(build: Build, tmp_pat
         assert "an interposer of dialect hami has no sequence points" in found[check].seen
 
 
-def test_the_dialect_of_a_run_is_that_of_its_interposer() -> None:
+SPOKEN = {"own": "hooklab", "both": "hami"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "given"),
+    [
+        ({}, {"given": "hooklab", "fixed": "hooklab-hami"}),
+        ({"dialect": "hami"}, {"given": "hami", "fixed": "hooklab-hami"}),
+        ({"interposer": "/lib/other.so"}, {"given": "hami", "fixed": "hami"}),
+        ({"interposer": "/lib/other.so", "dialect": "nvshare"}, {"given": "nvshare", "fixed": "nvshare"}),
+    ],
+)
+def test_the_dialect_of_a_run_is_that_of_its_interposer(overrides: dict[str, str], given: dict[str, str]) -> None:
     processes = [{"name": "one", "run": ["true"]}]
     containers = {
         "own": {"interposer": "builtin", "processes": processes},
         "given": {"processes": processes},
         "both": {"interposer": "builtin", "dialect": "hami", "processes": processes},
+        "fixed": {"dialect": "hooklab-hami", "processes": processes},
     }
     text = json.dumps({"name": "two", "containers": containers, "expect": []})
-    (model,) = loads(text, overrides=Overrides(interposer="/lib/other.so", dialect="nvshare"))
+    (model,) = loads(text, overrides=Overrides(**overrides))
     spoken = {container.name: plan.dialect_of(model, container).name for container in model.containers}
-    assert spoken == {"own": "hooklab", "given": "nvshare", "both": "hami"}
+    assert spoken == SPOKEN | given
+
+
+@pytest.mark.parametrize(("dialect", "played"), [("hami", True), ("nvshare", False), ("vgpu-manager", False)])
+def test_a_scenario_about_a_ledger_file_is_for_those_that_keep_it(build: Build, dialect: str, played: bool) -> None:
+    container = {"dialect": "hooklab-hami", "processes": [{"name": "one", "run": ["true"]}]}
+    text = json.dumps({"name": "file", "containers": {"box": container}, "expect": []})
+    (model,) = loads(text, overrides=Overrides(interposer=str(build(2, 0)), dialect=dialect))
+    assert bool(plan.other_layout(model)) is not played
+    if not played:
+        (entry,) = plan.other_layout(model)
+        assert "it is about ledgers of layout hami-1.2" in entry["why"]
+
+
+@contained
+def test_what_is_not_played_is_unknown(build: Build, tmp_path: Path) -> None:
+    container = {"dialect": "hooklab-hami", "processes": [{"name": "one", "run": ["false"]}]}
+    text = json.dumps({"name": "file", "containers": {"box": container}, "expect": []})
+    (model,) = loads(text, overrides=Overrides(interposer=str(build(1, 0)), dialect="vgpu-manager"))
+    report = report_run(model, run_scenario(model, out=tmp_path))
+    assert report.status == "unknown"
+    assert any("layout hami-1.2; those of dialect vgpu-manager" in verdict.seen for verdict in report.verdicts)
+
+
+@pytest.mark.parametrize(("name", "reads"), [("CUDA_DEVICE_MEMORY_LIMIT_0", False), ("CUDA_MEM_LIMIT_0", True)])
+def test_limits_in_words_of_another_dialect(name: str, reads: bool) -> None:
+    """What a scenario writes into the environment itself reaches those only who read that variable."""
+    container = {"environment": {name: "64m"}, "processes": [{"name": "one", "run": ["true"]}]}
+    text = json.dumps({"name": "words", "containers": {"box": container}, "expect": []})
+    (model,) = loads(text, overrides=Overrides(interposer="/lib/other.so", dialect="vgpu-manager"))
+    whys = [entry["why"] for entry in blind(model) if entry["what"] == "memory"]
+    said = f"the scenario sets {name}, which an interposer of dialect vgpu-manager does not read"
+    assert whys == ([] if reads else [said])
+
+
+def test_the_built_in_interposer_is_judged_in_everything() -> None:
+    container = {"limits": {"memory": "1GiB", "cores": 30}, "processes": [{"name": "one", "run": ["true"]}]}
+    text = json.dumps({"name": "all", "containers": {"box": container}, "expect": []})
+    assert blind(loads(text)[0]) == []
+
+
+@contained
+@pytest.mark.parametrize(("limit", "result"), [("64MiB", "oom"), ("128MiB", "ok")])
+def test_containers_with_one_ledger_have_limits_of_their_own(
+    build: Build, tmp_path: Path, limit: str, result: str
+) -> None:
+    """The directory of the ledger is shared, that of the limits is not: the last one's are not the first one's."""
+    steps = ["init", {"context": "retain"}, {"alloc": {"bytes": "100MiB", "as": "over", "result": result}}]
+    more = {"free": "over"} if result == "ok" else "sync"
+    first = {"limits": {"memory": limit}, "processes": [{"name": "one", "steps": [*steps, more]}]}
+    last = {
+        "limits": {"memory": "96MiB"},
+        "share_region_with": "first",
+        "processes": [{"name": "two", "steps": ["init"]}],
+    }
+    common = {"interposer": str(build(1, 0)), "dialect": "vgpu-manager"}
+    containers = {"first": first | common, "last": last | common}
+    model = loads(json.dumps({"name": "both", "node": {"context": 0}, "containers": containers, "expect": []}))[0]
+    assert verdicts(model, tmp_path)["steps"].status == "valid"
 
 
 def test_what_is_measured_bare_cannot_have_a_service(build: Build, tmp_path: Path) -> None:
