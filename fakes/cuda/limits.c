@@ -9,13 +9,7 @@
 
 #include "fake.h"
 
-enum {
-    STACK_DEFAULT = 1024,
-    STACK_STEP = 16,
-    STACK_MOST = 512 << 10,
-    PRINTS_BYTES = 64 << 20,
-    ALLOCATES_BYTES = 76 << 20
-};
+enum { STACK_DEFAULT = 1024, STACK_STEP = 16, STACK_MOST = 512 << 10 };
 
 void limits_begin(struct ctx *ctx) {
     static const size_t limit[LIMITS] = {STACK_DEFAULT, 8650752, 8388608, 2, 2048, 128, 0, 0, 0, 0, 0, 0};
@@ -75,10 +69,11 @@ static int take(struct ctx *ctx, uint64_t bytes) {
 }
 
 CUresult limits_module(struct ctx *ctx, unsigned uses) {
+    const struct hl_node_device *d = physical(ctx->device);
     unsigned fresh = uses & ~ctx->loaded;
-    if ((fresh & USES_PRINTF) && take(ctx, PRINTS_BYTES)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if ((fresh & USES_PRINTF) && take(ctx, d->printing_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     ctx->loaded |= fresh & USES_PRINTF;
-    if ((fresh & USES_HEAP) && take(ctx, ALLOCATES_BYTES)) return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+    if ((fresh & USES_HEAP) && take(ctx, d->allocating_bytes)) return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
     ctx->loaded |= fresh;
     return CUDA_SUCCESS;
 }

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lab.cli._quantities import Quantities, quantities
-
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -45,9 +43,13 @@ def show(path: str, files: tuple[str, ...], as_json: bool) -> None:
     Takes the socket of a running node (default: $HOOKLAB_NODE), a node file, or a run directory. Exit status 2 when it
     is none of them or of another version.
     """
+    from lab.checks.quantities import from_rows
     from lab.node.client import open_node
     from lab.node.layout import NodeFileError
     from lab.node.model import read_snapshot
+    from lab.report.quantities import lines
+    from lab.report.quantities import table as memory_table
+    from lab.runner.quantities import cards, moment
 
     try:
         file = open_node(path)
@@ -58,7 +60,7 @@ def show(path: str, files: tuple[str, ...], as_json: bool) -> None:
     running = file.path.is_socket()
     snapshot = read_snapshot(file, now_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC) if running else None)
     file.close()
-    rows = quantities(snapshot, regions)
+    rows = from_rows(moment("now", snapshot, regions), cards(snapshot))
     for region in regions.values():
         region.close()
     if as_json:
@@ -70,13 +72,12 @@ def show(path: str, files: tuple[str, ...], as_json: bool) -> None:
     from lab.report.console import console
 
     out = console()
-    for table in render(snapshot):
-        out.print(table)
+    for one in render(snapshot):
+        out.print(one)
     if rows:
-        out.print(_memory(rows))
-        for row in rows:
-            for gap in row.gaps:
-                out.print(f"GPU {row.device}, host PID {row.host_pid}: {gap}", markup=False, highlight=False)
+        out.print(memory_table(rows))
+        for line in lines(rows):
+            out.print(line, markup=False, highlight=False)
 
 
 def _regions(path: str, files: tuple[str, ...]) -> dict[str, Region]:
@@ -98,34 +99,6 @@ def _regions(path: str, files: tuple[str, ...]) -> dict[str, Region]:
             click.echo(f"hooklab node show: {error}", err=True)
             sys.exit(2)
     return found
-
-
-def _memory(rows: list[Quantities]) -> RenderableType:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="memory in MiB", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("GPU", "host PID", "container"):
-        table.add_column(column)
-    for column in ("physical", "limit", "ledger", "observed", "gap"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            str(row.device),
-            str(row.host_pid),
-            escape(row.container or "-"),
-            _plain(row.physical),
-            _plain(row.limit) if row.limit else "none",
-            "unknown" if row.ledger is None else _plain(row.ledger),
-            _plain(row.observed),
-            "unknown" if row.ledger is None else _plain(row.physical - row.ledger),
-        )
-    return table
-
-
-def _plain(size: int) -> str:
-    return f"{size / MIB:,.0f}"
 
 
 def render(snapshot: NodeSnapshot) -> list[RenderableType]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from lab.report.model import RunReport
 
 
 @click.command()
@@ -14,10 +18,17 @@ import click
 @click.argument("other", metavar="[RUN]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/report-schema.md), nothing else.")
 @click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML to this file too.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw the memory of one run over time (SVG file).")
 @click.option("--coverage", is_flag=True, help="Show the driver functions that the run called, and those it did not.")
 @click.option("--allow-unknown", is_flag=True, help="Exit 0 when nothing is invalid but something is unknown.")
 def report(
-    directory: str, other: str | None, as_json: bool, junit: str | None, coverage: bool, allow_unknown: bool
+    directory: str,
+    other: str | None,
+    as_json: bool,
+    junit: str | None,
+    plot: str | None,
+    coverage: bool,
+    allow_unknown: bool,
 ) -> int:
     """Read and judge a run again, or compare two runs.
 
@@ -37,6 +48,10 @@ def report(
     from lab.report.model import exit_code, load_run
 
     reports = [load_run(place) for place in places]
+    if plot is not None:
+        if len(reports) > 1:
+            raise click.UsageError("--plot is of one run")
+        _plot(Path(plot), reports[0])
     if junit is not None:
         Path(junit).write_text(junit_report.text(reports), encoding="utf-8")
     if as_json:
@@ -48,6 +63,16 @@ def report(
     if len(reports) == 2:
         return 0 if all(row.same for row in compare.differences(reports[0], reports[1])) else 1
     return exit_code([reports[0].status], allow_unknown=allow_unknown)
+
+
+def _plot(file: Path, report: RunReport) -> None:
+    from lab.report.model import run_data
+    from lab.report.quantities import as_svg
+
+    picture = as_svg(report.scenario, run_data(report))
+    if not picture:
+        raise click.ClickException(f"{report.directory}: its history has no change of memory; nothing to draw")
+    file.write_text(picture, encoding="utf-8")
 
 
 def _burst(places: list[str], as_json: bool) -> int:

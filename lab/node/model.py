@@ -25,7 +25,10 @@ class DeviceState:
     total_bytes: int
     nvml_total_bytes: int
     nvml_reserved_bytes: int
+    context_bytes: int
     nvml_context_extra: int
+    printing_bytes: int
+    allocating_bytes: int
     used: int
     peak: int
     sm_count: int
@@ -130,7 +133,10 @@ def _device(file: NodeFile, index: int, now_ns: int | None) -> DeviceState:
         total_bytes=int(record["total_bytes"]),
         nvml_total_bytes=int(record["nvml_total_bytes"]),
         nvml_reserved_bytes=int(record["nvml_reserved_bytes"]),
+        context_bytes=int(record["context_bytes"]),
         nvml_context_extra=int(record["nvml_context_extra"]),
+        printing_bytes=int(record["printing_bytes"]),
+        allocating_bytes=int(record["allocating_bytes"]),
         used=int(record["used"]),
         peak=int(record["peak"]),
         sm_count=int(record["sm_count"]),

@@ -728,6 +728,8 @@ class NodeServer:
 
 _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
     "nvml_context_extra": "memory.nvml_context_extra",
+    "printing_bytes": "memory.printing_bytes",
+    "allocating_bytes": "memory.allocating_bytes",
     "sm_count": "compute.sm_count",
     "threads_per_sm": "compute.threads_per_sm",
     "cc_major": "compute.compute_major",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import lab
@@ -83,6 +84,7 @@ def run(report: RunReport) -> dict[str, Any]:
             }
             for row in report.memory
         ],
+        "quantities": [asdict(row) | {"gaps": list(row.gaps)} for row in report.quantities],
         "processes": [{"label": row.label, "container": row.container, "end": row.end} for row in report.processes],
         "not_executed": report.not_executed,
         "history": {"records": report.records, "dropped": report.dropped, "uncommitted": report.uncommitted},

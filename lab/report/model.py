@@ -17,6 +17,7 @@ from typing import Any
 from lab.checks import INVALID, UNKNOWN, HistoryError, RunData, Verdict, judge, worst
 from lab.checks.history import NONE8, NONE16, HistoryData, constants, empty, load
 from lab.checks.model import status_text
+from lab.checks.quantities import Quantities, from_rows, peaks
 from lab.scenario.crosscheck import VALUES
 from lab.scenario.load import ScenarioError
 from lab.scenario.load import load as load_scenario
@@ -77,6 +78,7 @@ class RunReport:
     info: Mapping[str, Any]
     calls: tuple[CallRow, ...] = ()
     memory: tuple[MemoryRow, ...] = ()
+    quantities: tuple[Quantities, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
     not_executed: int = 0
     records: int = 0
@@ -118,12 +120,23 @@ def report_run(scenario: Scenario, directory: str | Path) -> RunReport:
 
 
 def _report(scenario: Scenario, info: Mapping[str, Any], place: Path) -> RunReport:
+    return build_report(scenario, _data(scenario, info, place), place)
+
+
+def _data(scenario: Scenario, info: Mapping[str, Any], place: Path) -> RunData:
     path = place / "history"
     try:
         history = load(path) if path.exists() or _recorded(scenario) else empty()
     except HistoryError as error:
         raise ReportError(str(error)) from None
-    return build_report(scenario, RunData(history, info), place)
+    return RunData(history, info)
+
+
+def run_data(report: RunReport) -> RunData:
+    """History and run.json of a run that was reported, read again: a report keeps neither."""
+    if report.directory is None:
+        return RunData(empty(), report.info)
+    return _data(report.scenario, report.info, report.directory)
 
 
 def _recorded(scenario: Scenario) -> bool:
@@ -156,6 +169,7 @@ def build_report(scenario: Scenario, run: RunData, directory: Path | None) -> Ru
         info=run.info,
         calls=_calls(scenario, run),
         memory=_memory(scenario, run),
+        quantities=_quantities(scenario, run),
         processes=_processes(scenario, run),
         not_executed=int(history.of("NOT_EXECUTED").size),
         records=int(history.records.size),
@@ -246,6 +260,12 @@ def _memory(scenario: Scenario, run: RunData) -> tuple[MemoryRow, ...]:
         for (container, device), peak in sorted(peaks.items())
         if container < len(scenario.containers) and (peak or device == 0)
     )
+
+
+def _quantities(scenario: Scenario, run: RunData) -> tuple[Quantities, ...]:
+    """The four quantities at each container's peak, then at the quiet points that the runner saw."""
+    seen = from_rows(run.info.get("memory") or (), run.info.get("cards") or (), evidence=run.evidence)
+    return (*peaks(scenario, run), *seen)
 
 
 def _processes(scenario: Scenario, run: RunData) -> tuple[ProcessRow, ...]:

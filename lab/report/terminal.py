@@ -12,10 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.checks import INVALID, VALID, Verdict
+from lab.report import quantities
 from lab.report.baseline import Comparison
 from lab.report.model import CallRow, RunReport
 from lab.scenario.units import format_duration, say_size
 
+MOST_ROWS = 24
 COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
@@ -48,6 +50,13 @@ def show(console: Console, report: RunReport, *, full: bool) -> None:
             f"memory: {escape(row.container)}, device {row.device}: at most {say_size(row.peak)}{limit} "
             f"[dim]({row.evidence})[/]"
         )
+    if report.quantities:
+        shown = report.quantities[:MOST_ROWS]
+        console.print(quantities.table(shown, evidence=report.evidence))
+        for line in quantities.lines(shown):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if len(shown) < len(report.quantities):
+            console.print(f"{len(report.quantities) - len(shown)} more rows of memory: --json has them")
     if report.not_executed:
         console.print(f"kernels: {report.not_executed} launches only took time, their code was not executed")
     for note in report.notes:

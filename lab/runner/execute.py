@@ -24,7 +24,7 @@ from lab import native
 from lab.node.faults import FaultError
 from lab.node.server import NodeError, NodeServer
 from lab.region import Region, RegionError, read_usage
-from lab.runner import needs, plan, rundir
+from lab.runner import needs, plan, quantities, rundir
 from lab.runner.backtrace import backtrace
 from lab.runner.blind import blind
 from lab.runner.container import Container, loader_cache, probe_isolation
@@ -194,6 +194,9 @@ class _Run:
         self.node: NodeServer | None = None
         self.nvml: Nvml | None = None
         self.bridge: Bridge | None = None
+        self.memory: list[dict[str, Any]] = []  # rows of lab.runner.quantities at the quiet points
+        self.left: dict[tuple[str, int], int] = {}  # what the ledger of a container holds at the end, by device
+        self.cards: list[dict[str, int]] = []
         self.held: list[dict[str, Any]] = []  # what the driver says containers hold: {"barrier", "container", "bytes"}
         self.failure = ""
 
@@ -538,8 +541,15 @@ class _Run:
     def _ask_held(self, barrier: str | None) -> None:
         """Notes what the driver says each container holds, while everybody waits (None: at the end)."""
         held: dict[str, int] = {}
-        if self.node is not None and barrier is not None:  # at the end the node's own books are recorded, by kind
-            held = {container.name: sum(container.used) for container in self.node.snapshot().containers}
+        at = "end" if barrier is None else f"barrier {barrier}"
+        if self.node is not None:
+            if barrier is None:  # the node's own books are recorded, by kind
+                return
+            snapshot = self.node.snapshot()
+            with self._ledgers() as ledgers:
+                labels = {instance.index: instance.label for instance in self.instances}
+                self.memory += quantities.moment(at, snapshot, ledgers, labels=labels, renumbering=self._renumbering())
+            held = {container.name: sum(container.used) for container in snapshot.containers}
         elif self.nvml is not None:
             try:
                 pids = set(self.pids.values())
@@ -549,8 +559,46 @@ class _Run:
                 return
             held = {container.name: 0 for container in self.scenario.containers}
             for instance in self.instances:
-                held[instance.container.name] += by_pid.get(self.pids.get(instance.index, -1), 0)
+                held[instance.container.name] += sum(by_pid.get(self.pids.get(instance.index, -1), {}).values())
+            with self._ledgers() as ledgers:
+                for instance in self.instances:
+                    pid = self.pids.get(instance.index, -1)
+                    name, limit = instance.container.name, instance.container.memory_limit
+                    self.memory += quantities.observed(
+                        at,
+                        by_pid.get(pid, {}),
+                        pid,
+                        ledgers.get(name),
+                        container=name,
+                        process=instance.label,
+                        limit=limit,
+                    )
         self.held += [{"barrier": barrier, "container": name, "bytes": size} for name, size in held.items()]
+
+    @contextlib.contextmanager
+    def _ledgers(self) -> Iterator[dict[str, quantities.Ledger]]:
+        """The ledgers by container, as far as they can be read now."""
+        with contextlib.ExitStack() as stack:
+            found: dict[str, quantities.Ledger] = {}
+            for model, container in zip(self.scenario.containers, self.containers, strict=False):
+                dialect = plan.dialect_of(self.scenario, self.scenario.container(model.share_region_with or model.name))
+                file = ledger_file(dialect, container)
+                if container.layout.library is None or not dialect.ledger.layout or not file.is_file():
+                    continue
+                with contextlib.suppress(RegionError):  # at the end this is told; a ledger may be half made now
+                    if dialect.ledger.layout == "hooklab-1":
+                        found[model.name] = stack.enter_context(Region.open(file))
+                    else:
+                        found[model.name] = read_usage(file, ledger=dialect.ledger)
+            yield found
+
+    def _renumbering(self) -> frozenset[int]:
+        """Processes that may number the devices in their own way."""
+        return frozenset(
+            instance.index
+            for instance in self.instances
+            if quantities.RENUMBER & {*instance.container.environment, *instance.process.environment}
+        )
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -625,6 +673,7 @@ class _Run:
                 continue
             for device in range(len(self.scenario.node.gpus)):
                 held = sum(usage.bytes[device] for usage in usages if device < len(usage.bytes))
+                self.left[(model.name, device)] = held
                 if self.recorder is not None:
                     self.recorder.add("LEDGER_END", container=model.index, device=device, a=held, b=len(usages))
 
@@ -632,6 +681,8 @@ class _Run:
         if self.node is None:
             return
         snapshot = self.node.snapshot()
+        self.cards = quantities.cards(snapshot)
+        self.memory += quantities.end(snapshot, self.left)
         constants = load_layout("history").constants
         kinds = {
             name.removeprefix("HL_KIND_").lower(): value
@@ -708,6 +759,8 @@ class _Run:
             "interrupted": self.interrupted,
             "failure": self.failure,
             "held": self.held,
+            "memory": self.memory,
+            "cards": self.cards,
             "notes": self.bridge.notes() if self.bridge is not None else [],
             "fault_slots": self.fault_slots,
             "started_ns": self.started_ns,

@@ -62,14 +62,14 @@ class Nvml:
         if code:
             raise NvmlError(f"{name} failed with NVML code {code}")
 
-    def held(self) -> dict[int, int]:
-        """PID as NVML tells it -> bytes on all devices together, of every process with a context."""
-        found: dict[int, int] = {}
-        for device in self._devices:
+    def held(self) -> dict[int, dict[int, int]]:
+        """PID as NVML tells it -> bytes by NVML's index of the device, of every process with a context."""
+        found: dict[int, dict[int, int]] = {}
+        for index, device in enumerate(self._devices):
             for entry in self._running(device):
                 if entry.used == _NOT_AVAILABLE:
                     raise NvmlError("this driver does not say what a process holds")
-                found[entry.pid] = found.get(entry.pid, 0) + entry.used
+                found.setdefault(entry.pid, {})[index] = entry.used
         return found
 
     def _running(self, device: ctypes.c_void_p) -> list[_Process]:
@@ -83,7 +83,7 @@ class Nvml:
                 raise NvmlError(f"nvmlDeviceGetComputeRunningProcesses_v3 failed with NVML code {code}")
             room = max(2 * room, count.value + 16)
 
-    def wait_gone(self, pids: Collection[int], *, patience_s: float) -> dict[int, int]:
+    def wait_gone(self, pids: Collection[int], *, patience_s: float) -> dict[int, dict[int, int]]:
         """Bytes that these processes still hold once the driver has let go of them, or the time is over."""
         deadline = time.monotonic() + patience_s
         while True:

@@ -69,6 +69,8 @@ _KEYS: dict[str, dict[str, type]] = {
         "ecc": int,
         "context_bytes": int,
         "nvml_context_extra": int,
+        "printing_bytes": int,
+        "allocating_bytes": int,
     },
     "power": {"limit_mw": int, "idle_mw": int, "temperature_c": int, "fan_count": int},
     "bus": {"pcie_generation": int, "pcie_width": int},

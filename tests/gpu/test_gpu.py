@@ -237,4 +237,4 @@ def test_memory_that_outlives_its_process_is_waited_for(
             timeout=60,
         )
         process.communicate()
-    assert asked.stdout == f"{{{process.pid}: {(64 + 518) << 20}}} {{}}\n", asked.stderr
+    assert asked.stdout == f"{{{process.pid}: {{0: {(64 + 518) << 20}}}}} {{}}\n", asked.stderr

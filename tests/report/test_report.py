@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from lab.checks.quantities import Quantities
 from lab.report import as_json, compare, junit, terminal
 from lab.report.model import ReportError, exit_code, load_run, percentile
 from lab.report.replay import differences
@@ -101,6 +103,7 @@ def test_the_json_document_has_exactly_the_documented_keys(make_run) -> None:
     assert documented("A verdict") == set(run["verdicts"][0])
     assert documented("Calls") == set(run["calls"][0])
     assert documented("Memory") == set(run["memory"][0])
+    assert documented("Quantities") == {one.name for one in fields(Quantities)}
     assert document["schema"] == "hooklab.report/1"
     assert document["errors"] == ["one line"]
 
