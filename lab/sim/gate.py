@@ -2,6 +2,11 @@
 
 One for each process and device. It holds tokens, estimates kernels, brackets launches, settles brackets. See
 `lab.policy.pacing` for what the words mean.
+
+Equal to the C path to the nanosecond and the token, on one stream of kernels of a millisecond and more that the process
+looks at when it asks: tests/pacing/test_differential.py holds both against each other. What differs: shorter kernels on
+an idle stream are bracketed one by one there and by the millisecond here, and a launch that waits learns here of work
+that ends meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +20,10 @@ BRACKET = 1_000_000  # estimated GPU-ns after which a bracket is closed
 BOUND = 8_000_000  # estimated GPU-ns in flight at once, beside a single launch that is longer
 LAUNCHES = 512  # in flight at once, at most
 KEEP = 50_000_000  # ns after the last grant for which tokens are kept
-_EWMA = 4  # a new value counts for a quarter
+WAIT = 50_000_000  # ns of one wait for credit, at most
+NAP = (300_000, 5_000_000)  # ns of one wait for room, at least and at most
+UNKNOWN = 50_000  # GPU-ns of a launch that was never measured, where nothing is bounded
+_LEAST, _MOST = 500, 1 << 42  # GPU-ns of an estimate
 
 
 class Pacer(Protocol):
@@ -25,17 +33,36 @@ class Pacer(Protocol):
     def observe(self, device: int, busy: int, window: int, now: int, shared: memoryview) -> int: ...
 
 
+class Estimate:
+    """What a kernel is taken to need, GPU-ns, and how often it was measured."""
+
+    __slots__ = ("ns", "samples")
+
+    def __init__(self) -> None:
+        self.ns = BOUND  # an unknown kernel fills the bound, so that it runs alone
+        self.samples = 0
+
+    def learn(self, took: float) -> None:
+        """One more measurement; in floating point, as the C path does it."""
+        found = self.ns + (took - self.ns) / 4 if self.samples else took
+        self.ns = int(min(max(found, _LEAST), _MOST))
+        self.samples += 1
+
+
 class Bracket:
     """Launches between two events. `open` until its second event is recorded."""
 
-    __slots__ = ("began", "ended", "estimate", "left", "open", "parts")
+    __slots__ = ("began", "ended", "estimate", "expected", "left", "open", "parts", "serial", "strangers")
 
     def __init__(self) -> None:
-        self.parts: list[tuple[int, int, bool]] = []  # key, tokens reserved, whether the key was known
+        self.parts: dict[int, list[int]] = {}  # by key: GPU-ns charged, launches
         self.left = 0  # launches that have not ended
         self.estimate = 0
+        self.strangers = 0  # launches that were never measured before
         self.began = -1
         self.ended = -1
+        self.expected = 0  # when it should be done
+        self.serial = 0  # of the gate at its newest launch
         self.open = True
 
 
@@ -50,77 +77,105 @@ class Gate:
         self.bounded = bool(getattr(policy, "BOUNDED", True))
         self.held = 0
         self.kept_until = 0
-        self.estimates: dict[int, int] = {}
+        self.estimates: dict[int, Estimate] = {}
         self.brackets: deque[Bracket] = deque()
         self.in_flight = 0  # launches
         self.in_flight_ns = 0
+        self.strangers = 0  # launches in flight of kernels that were never measured
+        self.drain = 0  # when the stream should have nothing left to do
+        self._serial = 0
+        self._now = 0
+        self._spent = 0
         self._until = 0  # end of the newest settled bracket: the next one cannot count from before it
 
+    def _known(self, key: int) -> Estimate:
+        found = self.estimates.get(key)
+        if found is None:
+            found = self.estimates[key] = Estimate()
+        return found
+
     def estimate(self, key: int) -> int:
-        """GPU-ns that a launch of `key` is taken to need; an unknown one fills the bound, so that it runs alone."""
-        return self.estimates.get(key, BOUND)
+        """GPU-ns that a launch of `key` is taken to need."""
+        return self._known(key).ns
+
+    def _has_room(self, estimate: Estimate) -> bool:
+        if not self.bounded or not self.in_flight:
+            return True
+        need = min(estimate.ns, BOUND // 2) if estimate.samples else estimate.ns
+        fits = self.in_flight_ns + need <= BOUND and self.in_flight < LAUNCHES
+        return fits and bool(estimate.samples or not self.strangers)
 
     def ask(self, key: int, blocks: int, now: int) -> int:
         """0 = launch now (tokens are taken), else ns to wait before asking again."""
-        need = self.estimate(key)
-        if self.bounded and (
-            self.in_flight >= LAUNCHES or (self.in_flight and self.in_flight_ns + min(need, BOUND // 2) > BOUND)
-        ):
-            self.close()
-            return BOUND
-        cost = blocks if self.blocks else need
-        if self.held and now > self.kept_until:
+        self._now = now
+        estimate = self._known(key)
+        cost = blocks if self.blocks else estimate.ns
+        if now >= self.kept_until:
             self.give_back()
-        if self.held < cost:
-            answer = self.policy.lease(self.device, cost - self.held, now, self.words)
+        if not self._has_room(estimate):
+            self.close()
+            landing = min(bracket.expected for bracket in self.brackets)
+            return min(max(landing - now, NAP[0]), NAP[1])
+        while self.held < max(cost, 1):
+            answer = self.policy.lease(self.device, max(cost - self.held, 1), now, self.words)
             if answer <= 0:
                 self.close()
-                return max(1, -answer)
+                return min(max(1, -answer), WAIT)
             self.held += answer
             self.kept_until = now + KEEP
-            if self.held < cost:
-                return 1
         self.held -= cost
+        self._spent = cost
         return 0
 
     def launched(self, key: int) -> Bracket:
         """Books the launch that `ask` let through; the bracket it belongs to."""
-        known = key in self.estimates
-        need = self.estimate(key)
-        if not known:
-            self.close()  # an unknown kernel is measured alone
+        estimate = self._known(key)
+        need = estimate.ns if estimate.samples or self.bounded else min(estimate.ns, UNKNOWN)
         if not self.brackets or not self.brackets[-1].open:
             self.brackets.append(Bracket())
         bracket = self.brackets[-1]
-        bracket.parts.append((key, need, known))
+        part = bracket.parts.setdefault(key, [0, 0])
+        part[0] += need
+        part[1] += 1
         bracket.left += 1
         bracket.estimate += need
+        self._serial += 1
+        self.drain = max(self.drain, self._now) + need
+        bracket.expected, bracket.serial = self.drain, self._serial
+        if not estimate.samples:
+            bracket.strangers += 1
+            self.strangers += 1
         self.in_flight += 1
         self.in_flight_ns += need
         self.words[IN_FLIGHT] += need
-        if bracket.estimate >= BRACKET:
+        if estimate.samples < 2 or bracket.estimate >= BRACKET:
             bracket.open = False
         return bracket
 
+    def refused(self) -> None:
+        """Instead of `launched`: the driver refused the launch that `ask` let through. It costs nothing."""
+        self.held += self._spent
+        self._serial += 1
+        self.drain = max(self.drain, self._now)
+
     def close(self) -> None:
-        """Ends the open bracket: before a wait, a synchronisation, an unknown kernel."""
+        """Ends the open bracket: before a wait or a synchronisation."""
         if self.brackets:
             self.brackets[-1].open = False
 
     def give_back(self) -> None:
         """Returns tokens that are held."""
-        self.words[RETURNED] += self.held
+        self.words[RETURNED] += max(0, self.held)
         self.held = 0
 
     def ended(self, bracket: Bracket, began: int, ended: int) -> bool:
         """A launch of `bracket` ran from `began` to `ended`; whether something was settled."""
-        self.in_flight -= 1
         bracket.left -= 1
         if bracket.began < 0 or began < bracket.began:
             bracket.began = began
         if ended > bracket.ended:
             bracket.ended = ended
-        if not self.in_flight:
+        if not any(found.left for found in self.brackets):
             self.close()  # the stream has drained
         settled = False
         while self.brackets and not self.brackets[0].left and not self.brackets[0].open:
@@ -132,19 +187,18 @@ class Gate:
         span = max(0, bracket.ended - max(bracket.began, self._until))
         self._until = max(self._until, bracket.ended)
         cost = bracket.estimate
+        launches = sum(count for _, count in bracket.parts.values())
+        self.in_flight -= launches
         self.in_flight_ns -= cost
+        self.strangers -= bracket.strangers
+        if bracket.serial == self._serial:
+            self.drain = 0
         words = self.words
         words[MEASURED] += span
         words[CHARGED] += cost
         words[IN_FLIGHT] -= min(cost, words[IN_FLIGHT])
-        estimates = self.estimates
-        unknown = {key for key, _, known in bracket.parts if not known}
-        if unknown:
-            each = max(1, span // len(bracket.parts))
-            for key in unknown:
-                estimates.setdefault(key, each)
-            return
         # Towards what was estimated at launch, scaled: scaling what the estimate has become meanwhile would compound
         # the correction of every bracket that was in flight at once.
-        for key, was in {key: need for key, need, _ in bracket.parts}.items():
-            estimates[key] = max(1, (estimates[key] * (_EWMA - 1) + was * span // cost) // _EWMA)
+        ratio = span / cost if cost else 1.0
+        for key, (charged, count) in bracket.parts.items():
+            self.estimates[key].learn(charged * ratio / count)

@@ -20,7 +20,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     BOUND_NS = 8000000,   /* in flight, estimated */
@@ -54,52 +53,6 @@ static void bump(uint64_t *word) { __atomic_fetch_add(word, 1, __ATOMIC_RELAXED)
 
 static void state(uint32_t what) {
     if (HL_UNLIKELY(slot->pacing_state != what)) __atomic_store_n(&slot->pacing_state, what, __ATOMIC_RELAXED);
-}
-
-/* ---- the clock: the processor's counter, tied to CLOCK_MONOTONIC on the slow way ---- */
-
-struct tie {
-    uint64_t ns, ticks, scale; /* ns = ticks x scale >> 24 */
-};
-static struct tie ties[2];
-static const struct tie *tied; /* release/acquire */
-
-static inline uint64_t ticks(void) {
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#elif defined(__aarch64__)
-    uint64_t value;
-    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
-    return value;
-#else
-    return 0;
-#endif
-}
-
-uint64_t hl_pace_now(void) {
-    const struct tie *tie = __atomic_load_n(&tied, __ATOMIC_ACQUIRE);
-    if (HL_UNLIKELY(!tie)) return hl_now_ns();
-    return tie->ns + (uint64_t)((unsigned __int128)(ticks() - tie->ticks) * tie->scale >> 24);
-}
-
-static uint64_t true_now(void) {
-    static struct tie first;
-    static uint32_t busy;
-    uint64_t now = hl_now_ns(), count = ticks();
-    const struct tie *tie = __atomic_load_n(&tied, __ATOMIC_ACQUIRE);
-    if (tie && now - tie->ns < 1000000000) return now;
-    if (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE)) return now;
-    if (!first.ns) {
-        first = (struct tie){now, count, 0};
-    } else if (now - first.ns > 10000000 && count > first.ticks) {
-        struct tie *next = &ties[tie == &ties[0]];
-        *next =
-            (struct tie){now, count, (uint64_t)(((unsigned __int128)(now - first.ns) << 24) / (count - first.ticks))};
-        __atomic_store_n(&tied, next, __ATOMIC_RELEASE);
-        first = (struct tie){now, count, 0};
-    }
-    __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
-    return now;
 }
 
 /* ---- life ---- */
@@ -221,9 +174,10 @@ static uint64_t price(const struct hl_pacer *pacer, const struct hl_launch *laun
     return pacer->blocks ? launch->blocks : ns;
 }
 
-/* M. A function that was never measured goes alone. */
+/* M. A function that was never measured goes alone; a long one may follow short ones, so that the GPU does not run dry. */
 static bool has_room(const struct hl_pacer *pacer, uint64_t ns, bool stranger) {
     if (!pacer->bounded || !pacer->launches) return true;
+    if (!stranger && ns > BOUND_NS / 2) ns = BOUND_NS / 2;
     return pacer->in_flight + ns <= BOUND_NS && pacer->launches < MOST_LAUNCHES && !(stranger && pacer->strangers);
 }
 
@@ -267,11 +221,6 @@ static bool quick(struct hl_pace *pace, struct hl_pacer *pacer, const struct hl_
 
 /* ---- the slow way ---- */
 
-static void nap(uint64_t ns) {
-    struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
-}
-
 /* M: settles what has drained, and tells when something in flight should land. */
 static uint64_t next_landing(struct hl_pacer *pacer, uint64_t now) {
     uint64_t next = UINT64_MAX;
@@ -308,7 +257,7 @@ static enum gate gate(struct hl_pacer *pacer, const struct hl_launch *launch, st
                       CUcontext context, struct waiting *waiting, int *why) {
     for (;;) {
         hl_measure_poll(pacer);
-        uint64_t now = true_now();
+        uint64_t now = hl_pace_true_now();
         if (now < pacer->pass_until) {
             *why = HL_UNPACED_FAULT;
             return GATE_PASS;
@@ -325,7 +274,7 @@ static enum gate gate(struct hl_pacer *pacer, const struct hl_launch *launch, st
             if (room) continue;
             if (!waiting->began) waiting->began = now;
             hl_lanes_close(pacer, context, now);
-            nap(wait);
+            hl_pace_nap(wait);
             continue;
         }
         if (pacer->tokens > 0 && (uint64_t)pacer->tokens >= cost) return GATE_OPEN;
@@ -349,7 +298,7 @@ static enum gate gate(struct hl_pacer *pacer, const struct hl_launch *launch, st
             hl_lanes_close(pacer, context, now);
             uint64_t wait = (uint64_t)-answer;
 
-            nap(wait > WAIT_MOST_NS ? WAIT_MOST_NS : wait);
+            hl_pace_nap(wait > WAIT_MOST_NS ? WAIT_MOST_NS : wait);
             waiting->leases++;
             continue;
         }
@@ -528,19 +477,7 @@ static void undo(struct hl_pace *pace) {
     pacer->tokens += pace->tokens;
     __atomic_store_n(&slot->paced[pace->entry], slot->paced[pace->entry] - 1, __ATOMIC_RELAXED);
     if (lane && lane->used) {
-        uint64_t *sum = lane->open ? &lane->work.charged : &lane->lazy;
-        uint32_t *launches = lane->open ? &lane->work.launches : &lane->lazy_launches;
-        *sum -= pace->charged < *sum ? pace->charged : *sum;
-        *launches -= *launches > 0;
-        if (!lane->open) lane->unmeasured -= pace->charged < lane->unmeasured ? pace->charged : lane->unmeasured;
-        if (lane->open && pace->stranger && lane->work.strangers) {
-            lane->work.strangers--;
-            pacer->strangers -= pacer->strangers > 0;
-        }
-        pacer->in_flight -= pace->charged < pacer->in_flight ? pace->charged : pacer->in_flight;
-        hl_share_in_flight(pacer->device, -(int64_t)pace->charged);
-        pacer->launches -= pacer->launches > 0;
-        if (lane->open && !lane->work.launches) hl_lane_discard(pacer, lane);
+        hl_lane_refused(pacer, lane, pace->charged, pace->stranger);
         pace->close = false;
     }
     pthread_mutex_unlock(&pacer->mutex);

@@ -3,6 +3,7 @@
  *
  *   launch.c          the launch entries of the driver
  *   pacing.c          the limiter: passes a launch, holds it back, or lets it by and counts why
+ *   pacing_clock.c    its clock and its sleep
  *   pacing_gate.c     the monitor that may hold launches back, where the layout has one
  *   pacing_lease.c    the engine's side: leases and ticks, through the region
  *   pacing_measure.c  how long kernels take: estimates by function and grid, brackets of events on the user's streams
@@ -121,15 +122,21 @@ bool hl_pace_enter(struct hl_pace *pace,
                    const struct hl_launch *launch); /* true: inside the frame until hl_pace_leave */
 void hl_pace_leave(struct hl_pace *pace, CUresult result);
 void hl_pace_unpaced(int entry, int why);  /* counts a launch that passes beside the limiter */
-uint64_t hl_pace_now(void);                /* CLOCK_MONOTONIC, cheaper */
 struct hl_region_slot *hl_pace_slot(void); /* this process's counters; never NULL */
 extern struct hl_pacer hl_pacers[HL_DEVICES];
+
+/* -- pacing_clock.c -- */
+uint64_t hl_pace_now(void);      /* CLOCK_MONOTONIC, cheaper */
+uint64_t hl_pace_true_now(void); /* itself; ties the other one to it */
+void hl_pace_nap(uint64_t ns);
 
 /* -- pacing_measure.c; M: the pacer's mutex is held -- */
 struct hl_estimate *hl_estimate_of(const struct hl_launch *launch);
 struct hl_lane *hl_lane_of(struct hl_pacer *pacer, const struct hl_launch *launch, CUcontext context); /* M; or NULL */
 void hl_lane_charge(struct hl_pacer *pacer, struct hl_lane *lane, struct hl_estimate *estimate, uint64_t ns,
-                    uint64_t now);                                            /* M */
+                    uint64_t now); /* M */
+void hl_lane_refused(struct hl_pacer *pacer, struct hl_lane *lane, uint64_t ns,
+                     bool stranger);                                          /* M: takes a charge back */
 void hl_lane_settle_lazy(struct hl_pacer *pacer, struct hl_lane *lane);       /* M: what was lazy has drained */
 void hl_lane_discard(struct hl_pacer *pacer, struct hl_lane *lane);           /* M: gives an open bracket up */
 bool hl_lane_begin(struct hl_pacer *pacer, struct hl_lane *lane);             /* records the first event */

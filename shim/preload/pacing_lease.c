@@ -132,7 +132,7 @@ void hl_lease_tick(struct hl_pacer *pacer, uint64_t now) {
     for (int tries = 0; tries < TRIES; tries++) {
         if (hl_share_read(pacer->device, &share)) return;
         fill(row, pacer->device, &share);
-        uint64_t window = sample.usable ? row->sample_window : 0, busy = window / 10000 * row->sample_own;
+        uint64_t window = sample.usable ? row->sample_window : 0, busy = window * row->sample_own / 10000;
         int64_t answer = api->observe(pacer->device, busy, window, now, share.words, sizeof share.words);
         if (answer <= HL_ENGINE_REENTRY) {
             if (answer == HL_ENGINE_FAULT) hl_engine_failed(api);

@@ -220,6 +220,19 @@ void hl_lane_charge(struct hl_pacer *pacer, struct hl_lane *lane, struct hl_esti
     work->key[at].launches++;
 }
 
+void hl_lane_refused(struct hl_pacer *pacer, struct hl_lane *lane, uint64_t ns, bool stranger) {
+    uint64_t *sum = lane->open ? &lane->work.charged : &lane->lazy;
+    uint32_t *launches = lane->open ? &lane->work.launches : &lane->lazy_launches;
+    *sum -= ns < *sum ? ns : *sum;
+    *launches -= *launches > 0;
+    if (!lane->open) lane->unmeasured -= ns < lane->unmeasured ? ns : lane->unmeasured;
+    if (lane->open && stranger && lane->work.strangers) lane->work.strangers--;
+    else stranger = false;
+    lane->drain -= ns < lane->drain ? ns : lane->drain;
+    landed(pacer, ns, 1, stranger);
+    if (lane->open && !lane->work.launches) hl_lane_discard(pacer, lane);
+}
+
 void hl_lane_settle_lazy(struct hl_pacer *pacer, struct hl_lane *lane) {
     if (!lane->lazy_launches) return;
     assumed(pacer, lane->drain, lane->lazy);

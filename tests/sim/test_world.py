@@ -12,7 +12,7 @@ import pytest
 from lab.policy import PolicyError, pacing
 from lab.policy.pacing._words import CHARGED, IN_FLIGHT, MEASURED, RETURNED, TARGET, WORDS
 from lab.sim import grade, memory
-from lab.sim.gate import BOUND, KEEP, Gate
+from lab.sim.gate import BOUND, KEEP, NAP, Gate
 from lab.sim.gpu import Gpu, GpuModel, Kernel
 from lab.sim.patterns import PATTERNS, PatternError, pattern
 from lab.sim.world import SECOND, NvmlModel, Tenant, World
@@ -93,7 +93,7 @@ def test_gate_measures_alone_then_leases_in_bulk() -> None:
     assert gate.ask(1, 8, 0) == 0
     first = gate.launched(1)
     assert not first.open  # full at once: an unknown kernel is measured alone
-    assert gate.ask(1, 8, 10) == BOUND  # and nothing is launched beside it
+    assert gate.ask(1, 8, 10) == NAP[1]  # and nothing is launched beside it
     assert gate.ended(first, 100, 300_100)
     words = gate.words
     assert (words[MEASURED], words[CHARGED], words[IN_FLIGHT]) == (300_000, BOUND, 0)
@@ -104,7 +104,7 @@ def test_gate_measures_alone_then_leases_in_bulk() -> None:
         brackets.append(gate.launched(1))
     assert policy.asked == [BOUND]  # what was granted beyond the first launch pays for these
     assert words[IN_FLIGHT] == 900_000
-    assert len({id(bracket) for bracket in brackets}) == 1
+    assert len({id(bracket) for bracket in brackets}) == 3  # one measurement alone is not enough
     assert gate.ask(1, 8, KEEP + 30) == 0  # too late: tokens go back before new ones are asked for
     assert words[RETURNED] == 100_000
 

@@ -18,7 +18,8 @@ What the launch path does, in C and in the simulator's model of it alike:
   may be granted, so that most launches need not ask; what is left 50 ms after the last grant goes into RETURNED.
 * It estimates each (function, grid) by a moving average, brackets launches by events until about 1 ms is estimated, and
   settles a finished bracket: MEASURED grows by the time between its events, CHARGED by what its launches had cost.
-* It sleeps what `lease` says, 50 ms at most at a time, and asks again then or when a bracket has settled.
+* It sleeps what `lease` says, 50 ms at most at a time, and asks again then (in the simulator also when a bracket has
+  settled).
 * About every 120 ms of activity it calls `observe` with the newest NVML sample there is, which may be the same as last
   time: SAMPLE_SEQ tells. ``busy`` and ``window`` are 0 when NVML cannot be used.
 """
