@@ -82,16 +82,18 @@ NVML_BODY(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t a, nvmlDevice_t b, 
     return NVML_SUCCESS;
 }
 
+/* Room for none asks for the number; else as many are given as there is room for. */
 static nvmlReturn_t list(uint32_t skip, int any, unsigned int *count, nvmlDevice_t *devices) {
-    unsigned found = 0;
+    unsigned found = 0, room = *count;
+    if (room && !devices) return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; any && i < hl_node.header->device_count; i++) {
         if (i == skip) continue;
-        if (devices && found < *count) devices[found] = &hl_nvml_handles[i];
+        if (room && found == room) break;
+        if (room) devices[found] = &hl_nvml_handles[i];
         found++;
     }
-    int fits = !devices || found <= *count;
     *count = found;
-    return fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+    return NVML_SUCCESS;
 }
 
 NVML_BODY(nvmlDeviceGetTopologyNearestGpus,

@@ -65,6 +65,15 @@ static bool is_on(const char *key) {
     return false;
 }
 
+/* One of two words; unset, empty and anything else are the second. */
+static bool is_word(const char *key, const char *word, const char *usual) {
+    const char *text = hl_config(key);
+    bool is = text && !strcasecmp(text, word);
+    if (text && *text && !is && strcasecmp(text, usual))
+        hl_log(0, "%s: \"%.64s\" is not %s or %s; %s is used", key, text, usual, word, usual);
+    return is;
+}
+
 /* What others' interposers take that this one does not act on: said, never silently (docs/decisions.md). */
 static void say_what_is_not_done(void) {
     const char *rate = hl_config("MEMORY_LIMIT_TOLERATION_RATE");
@@ -83,10 +92,8 @@ void hl_limits_read(void) {
     hl_limits.disabled = is_on("CUDA_DISABLE_CONTROL");
     if (hl_limits.disabled) return;
     hl_limits.oversubscribe = is_on("CUDA_OVERSUBSCRIBE");
-    const char *views = hl_config("HOOKLAB_MEMINFO");
-    hl_limits.plain_views = views && !strcasecmp(views, "off");
-    if (views && *views && !hl_limits.plain_views && strcasecmp(views, "on"))
-        hl_log(0, "HOOKLAB_MEMINFO: \"%.64s\" is not on or off; on is used", views);
+    hl_limits.plain_views = is_word("HOOKLAB_MEMINFO", "off", "on");
+    hl_limits.all_cards = is_word("HOOKLAB_NVML_DEVICES", "all", "visible");
     say_what_is_not_done();
     read_family("CUDA_DEVICE_MEMORY_LIMIT", "a size (digits, then k, m, g or t)", parse_size, hl_limits.memory);
     read_family("CUDA_DEVICE_SM_LIMIT", "a percentage (0 to 100)", parse_percent, hl_limits.cores);

@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* what the vendor advises against is hooked all the same */
+
 #define HL_EXPORT __attribute__((visibility("default")))
 #define HL_LIKELY(x) __builtin_expect(!!(x), 1)
 #define HL_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -106,6 +108,7 @@ struct hl_limits {
     bool disabled;      /* CUDA_DISABLE_CONTROL: everything passes */
     bool oversubscribe; /* managed memory is not charged: it may lie on the host */
     bool plain_views;   /* memory is shown as the driver shows it */
+    bool all_cards;     /* NVML lists devices that CUDA does not see */
 };
 extern struct hl_limits hl_limits;
 void hl_limits_read(void);
@@ -158,6 +161,16 @@ void hl_devices_forget_nvml(void);                     /* NVML initialised again
 bool hl_devices_uuid(int device, unsigned char *uuid); /* 16 bytes; false: not known */
 int hl_devices_count(void);                            /* 0 before cuInit succeeded */
 int hl_devices_nvml(nvmlDevice_t device); /* CUDA ordinal of an NVML device, -1 = not visible to CUDA here */
+enum { HL_CARDS = 64 };
+struct hl_cards { /* every card of NVML, by NVML's own index */
+    unsigned count;
+    struct hl_card {
+        nvmlDevice_t handle; /* NULL: it does not answer */
+        int ordinal;         /* to CUDA; -1: hidden from it */
+        char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    } card[HL_CARDS];
+};
+bool hl_cards_chosen(struct hl_cards *cards); /* false: no card is hidden, or nobody can tell; *cards is nothing then */
 
 /* -- contexts (context.c) -- */
 void hl_context_fork_child(void);

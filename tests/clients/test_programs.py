@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from lab.spec.profile import device_uuid, uuid_text
+
 pytestmark = pytest.mark.clients
 
 HERE = Path(__file__).parent
@@ -95,6 +97,24 @@ def test_nvitop(hooklab: Callable[..., Any], interposer: str) -> None:
     total = re.search(r"/ ([0-9.]+)(MiB|GiB) \|", done.stdout)
     assert total, done.stdout
     assert total.group(0) == ("/ 4096MiB |" if interposer == "builtin" else "/ 80.00GiB |")
+
+
+def test_monitors_see_the_cards_that_cuda_sees(
+    hooklab: Callable[..., Any], interposer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the interposer NVML ignores what is visible, as a driver does."""
+    uuids = [uuid_text(device_uuid(0, index)) for index in range(2)]
+    options = ("--gpu", "a100-80g,t4-16g", "--memory", "4GiB", "--interposer", interposer)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuids[1])
+    done = hooklab("exec", *options, "--", sys.executable, HERE / "nvml_program.py", timeout=120)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["cards"] == (uuids[1:] if interposer == "builtin" else uuids)
+    assert report["name"] == ("Tesla T4" if interposer == "builtin" else "NVIDIA A100-SXM4-80GB")
+    for translates in ([], ["--only-visible"]):  # nvitop reads the variable itself then
+        done = hooklab("exec", *options, "--", sys.executable, "-m", "nvitop", "--once", *translates, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Tesla T4" in done.stdout
+        assert ("A100-SXM4" in done.stdout) is (interposer == "none" and not translates)
 
 
 def test_bridge(play: Callable[..., Any], interposer: str) -> None:

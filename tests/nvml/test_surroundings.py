@@ -64,6 +64,7 @@ say("unit 0", call("nvmlUnitGetHandleByIndex", 0, at(c.c_void_p())), call("nvmlU
 say("itself", call("nvmlDeviceGetTopologyCommonAncestor", d, d, at(v)), v.value)
 say("other", call("nvmlDeviceGetTopologyCommonAncestor", d, e, at(v)), v.value)
 say("nearest", call("nvmlDeviceGetTopologyNearestGpus", d, 40, at(w), None), w.value)
+w.value = 0
 say("internal", call("nvmlDeviceGetTopologyNearestGpus", d, 0, at(w), None), w.value)
 say("p2p", call("nvmlDeviceGetP2PStatus", d, e, 0, at(v)), v.value)
 say("p2p itself", call("nvmlDeviceGetP2PStatus", d, d, 0, at(v)))

@@ -37,10 +37,12 @@ class Ended:
 class Lab:
     """One fake node with one container, a region and a history, and guests on it."""
 
-    def __init__(self, folder: Path, environment: Callable[..., dict[str, str]], shim: Path) -> None:
+    def __init__(
+        self, folder: Path, environment: Callable[..., dict[str, str]], shim: Path, gpus: Sequence[str] = ("a100-80g",)
+    ) -> None:
         self.folder = folder
         self.shim = shim
-        self.node = NodeServer(gpus=["a100-80g"], containers=["tenant"], context_bytes=512 << 20)
+        self.node = NodeServer(gpus=list(gpus), containers=["tenant"], context_bytes=512 << 20)
         self.region = folder / "region"
         self._environment = environment
         self.recorder = Recorder(folder / "history", capacity=100_000)
@@ -102,6 +104,14 @@ class Lab:
 @pytest.fixture(scope="session")
 def shim(native: Path) -> Path:
     return native / "libhooklab-preload.so"
+
+
+@pytest.fixture
+def several(tmp_path: Path, guest_environment: Callable[..., dict[str, str]], shim: Path) -> Iterator[Lab]:
+    """Three unlike cards: NVML's order is A100, T4, H100; CUDA's is H100, A100, T4."""
+    made = Lab(tmp_path, guest_environment, shim, ("a100-80g", "t4-16g", "h100-80g"))
+    with made.node:
+        yield made
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@
  *   MAPPING_CHARGED      a mapping is charged as if it were memory
  *   IPC_TWICE            who opens memory of another process is charged for it
  *   FIGURE_ONLY          a card without a memory figure has none under a limit, either
+ *   HIDES_NOTHING        NVML lists every card of the node, whatever is visible
  *   FLOCK_HELD           a lock lies in a descriptor that children inherit
  *   EXIT_CLEANS          whoever exits gives the bytes of the process that came before it back
  *   GREEDY               the driver's own lookups get the hook
@@ -479,6 +480,14 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *device, number *memory) {
     memory[1] = memory[0];
     memory[2] = 0;
     return result;
+}
+#endif
+
+#ifdef HIDES_NOTHING
+#define WRAPS(X) X(nvmlDeviceGetCount_v2) X(nvmlDeviceGetHandleByIndex_v2)
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return REAL(nvmlDeviceGetCount_v2, (unsigned *))(count); }
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    return REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))(index, device);
 }
 #endif
 
