@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +19,32 @@ ENGINE_FAULT = -(2**63) + 1
 LIMITER = ("pacing", "pacing_gate", "pacing_lease", "pacing_measure")
 
 
-def build(compile_c: Callable[..., Path], root: Path, *, plant: str = "") -> Path:
-    """The library that copies are made of; `plant`: a fault in it."""
-    sources = [root / f"shim/preload/{name}.c" for name in LIMITER]
-    sources += [*sorted((root / "shim/region").glob("*.c")), *sorted((root / "shim/common").glob("*.c"))]
-    flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--wrap=hl_now_ns,--wrap=hl_region_enter", "-Wl,-z,defs"]
-    if plant:
-        flags += [f"-D{plant}", "-Wl,--wrap=hl_share_commit"]
-    return compile_c(root / "tests/native/pacing/rig.c", *flags, extra=sources, name=f"rig{plant.lower()}.so")
+def build(compile_c: Callable[..., Path], root: Path) -> Path:
+    """The library that copies are made of."""
+    return _compile(compile_c, root, "rig.so", "rig.c", "-shared", "-fPIC", "-fvisibility=hidden", *_VIRTUAL)
+
+
+def build_server(compile_c: Callable[..., Path], root: Path) -> Path:
+    """The program that is stepped over its standard input and asks the engine by itself."""
+    served = [root / "tests/native/pacing/rig.c"]
+    return _compile(compile_c, root, "rig-served", "served.c", *_VIRTUAL, "-ldl", extra=served)
+
+
+def build_race(compile_c: Callable[..., Path], root: Path) -> Path:
+    """The program whose threads and processes race for tokens."""
+    return _compile(compile_c, root, "race", "race.c")
+
+
+_VIRTUAL = ("-Wl,--wrap=hl_now_ns,--wrap=hl_region_enter", "-Wl,-z,defs")
+
+
+def _compile(
+    compile_c: Callable[..., Path], root: Path, name: str, source: str, *flags: str, extra: Sequence[Path] = ()
+) -> Path:
+    parts = [*extra, *(root / f"shim/preload/{part}.c" for part in LIMITER)]
+    parts += [*sorted((root / "shim/region").glob("*.c")), *sorted((root / "shim/common").glob("*.c"))]
+    planted = "-Wl,--wrap=hl_share_commit"
+    return compile_c(root / "tests/native/pacing" / source, *flags, planted, extra=parts, name=name)
 
 
 class Talk(ctypes.Structure):
@@ -71,6 +90,14 @@ class Process:
             str(region).encode(), int(robust), percent, ctypes.c_uint32(features), ctypes.c_uint64(now)
         )
         assert not problem, f"the region cannot be opened: {problem}"
+
+    def plant(self) -> None:
+        """A fault: its answers count although another process was quicker."""
+        self.library.rig_plant()
+
+    def seen(self) -> None:
+        """Another process has taken the sample."""
+        self.library.rig_seen()
 
     def clock(self, now: int) -> None:
         self.library.rig_clock(ctypes.c_uint64(now))
@@ -124,3 +151,31 @@ class Process:
         self.library.rig_kill()
         self.library.rig_forget()
         _ctypes.dlclose(self.library._handle)
+
+
+class Served:
+    """A process of its own, with the real engine in it: tests/native/pacing/served.c."""
+
+    def __init__(self, program: Path, region: Path, engine: Path, *, percent: int, controller: str, now: int) -> None:
+        words = [str(program), str(region), str(percent), str(engine), controller, str(now)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._answer()
+
+    def _answer(self) -> list[int]:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line.endswith("\n"):
+            raise AssertionError(f"it ended: {self.process.communicate(timeout=30)[1]}")
+        return [int(word) for word in line.split()]
+
+    def ask(self, *words: object) -> list[int]:
+        """The numbers that it answers."""
+        assert self.process.stdin
+        print(*words, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def end(self) -> None:
+        """Killed, if it still lives."""
+        self.process.kill()
+        self.process.communicate(timeout=30)

@@ -8,13 +8,14 @@ difference in one wait moves everything after it. Kernels take a millisecond and
 from __future__ import annotations
 
 import heapq
+import random
 import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,7 @@ class Real(Machine):
         while talk.what in (rig.LEASES, rig.OBSERVES):
             if talk.what == rig.OBSERVES:
                 for other in self.processes:
-                    other.library.rig_seen()
+                    other.seen()
                 answer = policy.observe(0, talk.busy, talk.window, talk.now, talk.shared())
             else:
                 self.between()
@@ -438,7 +439,100 @@ def test_a_model_that_is_off_by_one_is_caught(
 
 
 def test_a_limiter_whose_answers_overwrite_each_other_is_caught(
-    compile_c: Callable[..., Path], root: Path, tmp_path: Path
+    libraries: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits that do not look whether somebody else was quicker: two processes are granted the same tokens."""
-    is_caught(copies(rig.build(compile_c, root, plant="OVERWRITES")), tmp_path)
+    made = rig.Process.__init__
+
+    def planted(process: rig.Process, *arguments: Any, **options: Any) -> None:
+        made(process, *arguments, **options)
+        process.plant()
+
+    monkeypatch.setattr(rig.Process, "__init__", planted)
+    is_caught(libraries, tmp_path)
+
+
+class FourProcesses(Machine):
+    """The limiter and the engine in real processes over one region."""
+
+    def __init__(self, plan: Plan, program: Path, engine: Path, region: Path) -> None:
+        self.guests = [
+            rig.Served(program, region, engine, percent=plan.percent, controller=plan.controller, now=START)
+            for _ in plan.programs
+        ]
+
+    def step(self, process: int, launch: Launch, now: int) -> int:
+        words = (launch.key, launch.blocks, launch.ns, int(launch.refused))
+        what, ns, looked = self.guests[process].ask("step", now, *words)
+        if looked:
+            for guest in self.guests:
+                if guest.process.poll() is None:
+                    guest.ask("seen")
+        return {rig.NAPS: ns, rig.WENT: WENT, rig.PASSED: PASSED}[what]
+
+    def sample(self, sample: Sample, now: int) -> None:
+        for guest in self.guests:
+            if guest.process.poll() is None:
+                values = (sample.own, sample.everybody, sample.window, sample.neighbours)
+                guest.ask("sample", now, int(sample.usable), *values)
+
+    def end(self, process: int, killed: bool) -> None:
+        if not killed:
+            self.guests[process].ask("close")
+        self.guests[process].end()
+
+    def facts(self, process: int, launch: Launch) -> tuple[int, ...]:
+        guest = self.guests[process]
+        return (*guest.ask("state")[:5], *guest.ask("estimate", launch.key, launch.blocks))
+
+    def words(self, process: int) -> list[int]:
+        return [value % 2**64 for value in self.guests[process].ask("words")]
+
+
+def lives(controller: str, seed: int) -> Plan:
+    """Four processes of one container; one is killed and one ends while the others go on."""
+    draws = random.Random(f"{controller}/{seed}")
+
+    def launch() -> Launch:
+        key = draws.randrange(1, 5)
+        ns = draws.randrange(64, 1_500) * UNIT
+        return Launch(draws.choice((0, 0, 3_000_000, 40_000_000)), key, 64 + 8 * key, ns, draws.random() < 0.05)
+
+    samples = [
+        Sample(at * 170_000_000, draws.random() < 0.8, own, own + draws.choice((0, 2_000)), 170_000_000, 1)
+        for at, own in enumerate(draws.sample(range(8_000), 8), 1)
+    ]
+    ends = ((1 << 60, False), (1 << 60, False), (300_000_000, True), (400_000_000, False))
+    programs = tuple(tuple(launch() for _ in range(25)) for _ in range(4))
+    return Plan(controller, 30, programs, tuple(samples), ends)
+
+
+@pytest.fixture(scope="module")
+def server(compile_c: Callable[..., Path], root: Path) -> Path:
+    return rig.build_server(compile_c, root)
+
+
+def in_four_processes(plan: Plan, server: Path, engine: Path, folder: Path) -> list[Any]:
+    machine = FourProcesses(plan, server, engine, folder / "region")
+    try:
+        return play(plan, machine)
+    finally:
+        for guest in machine.guests:
+            guest.end()
+
+
+@pytest.mark.parametrize("controller", pacing.PACING_NAMES)
+def test_four_real_processes_equal_the_simulator(controller: str, server: Path, native: Path, tmp_path: Path) -> None:
+    plan = lives(controller, 1)
+    seen = in_four_processes(plan, server, native / "libhooklab-engine.so", tmp_path)
+    expected = play(plan, Modelled(plan))
+    assert seen == expected
+    assert sum(line[2] == WENT for line in seen[:-1]) >= 50
+
+
+def test_another_history_is_another_result(server: Path, native: Path, tmp_path: Path) -> None:
+    seen = in_four_processes(lives("hybrid", 1), server, native / "libhooklab-engine.so", tmp_path)
+    plan = lives("hybrid", 1)
+    first, *rest = plan.programs[0]
+    longer = replace(plan, programs=((replace(first, ns=first.ns + UNIT), *rest), *plan.programs[1:]))
+    assert seen != play(longer, Modelled(longer))
