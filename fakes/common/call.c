@@ -193,7 +193,9 @@ static void record_phys(uint32_t device, uint32_t kind, uint64_t delta, const st
 
 int hl_phys_take(uint32_t device, uint32_t kind, uint64_t bytes) {
     struct hl_accounts_after after = {.time_ns = hl_node.header->history_level != 0};
-    if (hl_accounts_take(hl_node.base, hl_node.slot, device, kind, bytes, &after)) return -1;
+    if (hl_accounts_take(hl_node.base, hl_node.slot, device, kind, bytes, &after) &&
+        (!hl_node_settle_papers() || hl_accounts_take(hl_node.base, hl_node.slot, device, kind, bytes, &after)))
+        return -1;
     record_phys(device, kind, bytes, &after);
     return 0;
 }
@@ -202,14 +204,4 @@ void hl_phys_give(uint32_t device, uint32_t kind, uint64_t bytes) {
     struct hl_accounts_after after = {.time_ns = hl_node.header->history_level != 0};
     hl_accounts_give(hl_node.base, hl_node.slot, device, kind, bytes, &after);
     record_phys(device, kind, 0 - bytes, &after);
-}
-
-void hl_phys_give_for(uint32_t slot, uint64_t generation, uint32_t device, uint32_t kind, uint64_t bytes) {
-    if (slot == hl_node.slot && generation == hl_node.process->generation) {
-        hl_phys_give(device, kind, bytes);
-        return;
-    }
-    if (slot >= hl_node.header->process_capacity) return;
-    struct hl_accounts_after after = {.time_ns = hl_node.header->history_level != 0};
-    hl_accounts_give_for(hl_node.base, hl_node.slot, slot, generation, device, kind, bytes, &after);
 }

@@ -61,6 +61,4 @@ uint64_t hl_scaled(uint64_t modelled_ns); /* by the node's time scale */
 /* Physical memory of a device, with the history's PHYS record. take: 0, or -1 when the device is full. */
 int hl_phys_take(uint32_t device, uint32_t kind, uint64_t bytes);
 void hl_phys_give(uint32_t device, uint32_t kind, uint64_t bytes);
-/* Gives bytes back that another process of the node took, unless it is gone and its bytes with it. */
-void hl_phys_give_for(uint32_t slot, uint64_t generation, uint32_t device, uint32_t kind, uint64_t bytes);
 #endif

@@ -34,7 +34,7 @@ static uint32_t none_calls[HL_NAME_COUNT];
 struct hl_node_view hl_node = NOWHERE;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static int attached, connection = -1, fork_handler, complained, lent;
+static int attached, connection = -1, fork_handler, complained, papers;
 static size_t mapped_bytes;
 static void (*fork_child)(int);
 
@@ -171,7 +171,7 @@ static void in_child(void) {
     if (connection >= 0) close(connection);
     if (hl_node.memory_fd >= 0) close(hl_node.memory_fd);
     connection = -1;
-    attached = complained = lent = 0;
+    attached = complained = papers = 0;
     memset(none_calls, 0, sizeof none_calls);
     memset(&none_process, 0, sizeof none_process);
     hl_node = (struct hl_node_view)NOWHERE;
@@ -255,37 +255,82 @@ int hl_node_attach(uint32_t kind) {
     return code;
 }
 
-int hl_node_lend_memory(void) {
-    int keep = errno, code = 0, fds[2];
+/* A request over the connection of this process. */
+static int ask(struct hl_node_request *request, int lent, struct hl_node_reply *reply, int fds[2]) {
+    int keep = errno;
+    fds[0] = fds[1] = -1;
+    request->magic = HL_NODE_MAGIC;
+    request->version = HL_NODE_VERSION;
     pthread_mutex_lock(&mutex);
-    if (!lent) {
-        struct hl_node_request request = {.magic = HL_NODE_MAGIC, .version = HL_NODE_VERSION, .kind = HL_REQUEST_SHARE};
-        struct hl_node_reply reply;
-        code = connection < 0 ? ENOTCONN : exchange(connection, &request, hl_node.memory_fd, &reply, fds);
-        lent = code == 0;
-    }
+    int code = connection < 0 ? ENOTCONN : exchange(connection, request, lent, reply, fds);
     pthread_mutex_unlock(&mutex);
     errno = keep;
     return code;
 }
 
-int hl_node_open_memory(uint32_t slot, uint64_t generation) {
-    int keep = errno, code, fds[2] = {-1, -1};
-    const char *path = hl_config("HOOKLAB_NODE");
-    int fd = path ? reach(path, &code) : -1;
-    if (fd >= 0) {
-        struct hl_node_request request = {.magic = HL_NODE_MAGIC,
-                                          .version = HL_NODE_VERSION,
-                                          .kind = HL_REQUEST_OPEN,
-                                          .slot = slot,
-                                          .generation = generation};
-        struct hl_node_reply reply;
-        if (exchange(fd, &request, -1, &reply, fds) == 0 && fds[0] >= 0) close(fds[0]);
-        close(fd);
-    }
-    errno = keep;
-    return fds[1] < 0 ? -1 : move_up(fds[1]);
+static int ask_of(uint32_t kind, const struct hl_share *share, uint64_t bytes) {
+    struct hl_node_request request = {
+        .kind = kind, .slot = share->slot, .generation = share->generation, .share = share->number, .bytes = bytes};
+    struct hl_node_reply reply;
+    int fds[2];
+    return ask(&request, -1, &reply, fds);
 }
+
+int hl_node_share(uint64_t number, uint32_t device, uint32_t kind, uint64_t offset, uint64_t bytes, int file,
+                  int own_file) {
+    struct hl_node_request request = {.kind = HL_REQUEST_SHARE,
+                                      .share = number,
+                                      .device = device,
+                                      .memory = kind,
+                                      .offset = offset,
+                                      .bytes = bytes,
+                                      .flags = own_file ? HL_SHARE_OWN_FILE : 0};
+    struct hl_node_reply reply;
+    int fds[2];
+    return ask(&request, file, &reply, fds);
+}
+
+int hl_node_paper(const struct hl_share *share, int *paper) {
+    struct hl_node_request request = {
+        .kind = HL_REQUEST_PAPER, .slot = share->slot, .generation = share->generation, .share = share->number};
+    struct hl_node_reply reply;
+    int fds[2], code = ask(&request, -1, &reply, fds);
+    *paper = fds[0];
+    __atomic_store_n(&papers, 1, __ATOMIC_RELAXED);
+    return code ? code : fds[0] < 0 ? EPROTO : 0;
+}
+
+int hl_node_hold(struct hl_share *share, int paper, int *file) {
+    struct hl_node_request request = {.kind = HL_REQUEST_HOLD};
+    if (paper >= 0) {
+        __atomic_store_n(&papers, 1, __ATOMIC_RELAXED);
+    } else {
+        request.slot = share->slot;
+        request.generation = share->generation;
+        request.share = share->number;
+    }
+    struct hl_node_reply reply;
+    int fds[2], code = ask(&request, paper, &reply, fds);
+    if (code == 0 && fds[0] < 0) code = EPROTO;
+    if (code) return code;
+    *share = (struct hl_share){reply.slot, reply.generation, reply.share};
+    *file = move_up(fds[0]);
+    return 0;
+}
+
+void hl_node_let_go(const struct hl_share *share) { (void)ask_of(HL_REQUEST_LET_GO, share, 0); }
+
+int hl_node_disown(uint64_t number, uint64_t bytes) {
+    return ask_of(HL_REQUEST_DISOWN, &(struct hl_share){.number = number}, bytes);
+}
+
+int hl_node_settle_papers(void) {
+    if (__builtin_expect(!__atomic_load_n(&papers, __ATOMIC_RELAXED), 1)) return 0;
+    (void)hl_node_share_held(HL_SHARE_MEMORY_FILE);
+    return 1;
+}
+
+int hl_node_share_held(uint64_t number) { return ask_of(HL_REQUEST_HELD, &(struct hl_share){.number = number}, 0); }
 
 int hl_node_run_elsewhere(int file) {
     int keep = errno, code = ENOTCONN, fds[2];

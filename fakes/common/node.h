@@ -35,10 +35,27 @@ extern struct hl_node_view hl_node;
  * process) and may be tried again. */
 int hl_node_attach(uint32_t kind);
 int hl_node_attached(void);
-/* Lends this process's memory file to the node, so that others can open it; once a process. 0 or an errno. */
-int hl_node_lend_memory(void);
-/* The memory file that the process (slot, generation) lends: a descriptor, or -1. */
-int hl_node_open_memory(uint32_t slot, uint64_t generation);
+/* Memory between processes (the node's server keeps the list of who holds what). A share is named by its maker's slot and
+ * generation and a number of the maker's. All return 0 or an errno, and wait for the server. */
+struct hl_share {
+    uint32_t slot;
+    uint64_t generation, number;
+};
+enum { HL_SHARE_MEMORY_FILE = 0 }; /* the number of the memory file itself, of which nothing is held */
+/* Makes [offset, offset + bytes) of this process's device memory one that others may hold. file: of its own (own_file), or
+ * the memory file. */
+int hl_node_share(uint64_t number, uint32_t device, uint32_t kind, uint64_t offset, uint64_t bytes, int file,
+                  int own_file);
+int hl_node_paper(const struct hl_share *share, int *paper); /* a new descriptor that stands for it */
+/* Opens a share by its name, or (paper >= 0) by a descriptor that stands for it: its file, and its name in *share. */
+int hl_node_hold(struct hl_share *share, int paper, int *file);
+void hl_node_let_go(const struct hl_share *share); /* once for each hold */
+/* The maker frees a share of its own. EBUSY: others hold it, and the node gives `bytes` of the accounts back in its time. */
+int hl_node_disown(uint64_t number, uint64_t bytes);
+int hl_node_share_held(uint64_t number); /* EBUSY: others hold it */
+/* A close of a descriptor is no driver call: waits until the server has seen those that this process made. Nothing to do in a
+ * process that never had such a descriptor to do with. 1 = it asked. */
+int hl_node_settle_papers(void);
 /* Has the kernel that a file describes (hl_node_run, HL_RUN_DATA) run elsewhere; waits until it is done. 0 or an errno. */
 int hl_node_run_elsewhere(int file);
 /* Called in a forked child after the connection is closed and hl_node leads to private memory again. `was_attached` tells

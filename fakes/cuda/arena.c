@@ -426,6 +426,16 @@ void arena_free(struct alloc *r) {
     record_free(r);
 }
 
+static struct block *run_of(const struct alloc *r) {
+    return &devices[r->device].block[(r->offset - (uint64_t)r->device * arena.span) / BLOCK];
+}
+
+uint64_t arena_charge(const struct alloc *r) {
+    return !r->heap && (run_of(r)->flags & CHARGED) ? (uint64_t)r->units * BLOCK : 0;
+}
+
+void arena_uncharge(struct alloc *r) { run_of(r)->flags &= (uint8_t)~CHARGED; }
+
 /* ---- looking up ----------------------------------------------------------------------------------------- */
 
 static int64_t bit_at_or_below(const uint64_t *bits, uint32_t at) {

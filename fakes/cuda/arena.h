@@ -23,7 +23,8 @@ enum {
 struct ctx;
 struct pool;
 
-enum { SPECIAL_NONE, SPECIAL_MAPPED, SPECIAL_IPC, SPECIAL_IMPORTED, SPECIAL_GRAPH }; /* what foreign memory is */
+/* What foreign memory is; LENT is the process's own, which others may hold. */
+enum { SPECIAL_NONE, SPECIAL_MAPPED, SPECIAL_IPC, SPECIAL_IMPORTED, SPECIAL_GRAPH, SPECIAL_LENT };
 
 struct alloc { /* one live allocation */
     uint64_t offset, bytes;
@@ -47,6 +48,7 @@ struct heap {
     uint8_t charged; /* 1: every region is physical memory of `kind` */
     uint8_t keep;    /* 1: empty regions stay */
     uint8_t covered; /* 1: the next region costs nothing (the context's own memory has room for it) */
+    uint8_t adopted; /* 1: its context is no more (lent.c) */
 };
 
 struct arena {
@@ -64,6 +66,8 @@ void heap_close(struct heap *heap); /* gives back the empty regions of a heap wi
 struct alloc *heap_alloc(struct heap *heap, uint64_t bytes);
 struct alloc *run_alloc(uint32_t device, uint32_t kind, uint64_t bytes, int charged);
 void arena_free(struct alloc *alloc);
+uint64_t arena_charge(const struct alloc *alloc); /* physical bytes of a charged run of its own; 0: it is none */
+void arena_uncharge(struct alloc *alloc);         /* they are given back elsewhere */
 
 struct alloc *arena_record(void); /* an empty record with a fresh id, or NULL */
 void arena_record_free(struct alloc *alloc);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "foreign.h"
 #include "graph.h"
 #include "module.h"
 
@@ -117,6 +118,7 @@ void context_end(struct ctx *ctx) {
     arrays_end(ctx);
     imports_end(ctx);
     while (ctx->allocs) memory_end(ctx->allocs);
+    lent_heap_ends(&ctx->sync);
     for (struct stream *s = ctx->streams; s; s = s->next) s->magic = MAGIC_DEAD;
     ctx->streams = NULL;
     uint64_t less = limits_end(ctx);

@@ -197,7 +197,8 @@ struct event *event_new(struct ctx *ctx, unsigned flags);
 
 /* Memory (memory.c, pool.c). */
 CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out);
-void memory_end(struct alloc *alloc); /* any kind; under the lock */
+void memory_end(struct alloc *alloc);  /* any kind; under the lock */
+void memory_gone(struct alloc *alloc); /* its place, when nobody else holds it either; under the lock */
 struct freed {
     uint64_t bytes;
     uint32_t device;
@@ -205,9 +206,10 @@ struct freed {
 };
 CUresult memory_free(CUdeviceptr pointer, struct freed *freed); /* any pointer that a free call may end */
 struct alloc *memory_at(CUdeviceptr pointer, uint64_t *offset);
-void pool_freed(struct alloc *alloc); /* under the lock, before arena_free */
-void pools_settle(uint32_t device);   /* a synchronisation: pools give back what they may */
-struct host {                         /* pinned host memory */
+void pool_unused(struct alloc *alloc); /* under the lock: the program freed it */
+void pool_freed(struct alloc *alloc);  /* under the lock, before arena_free */
+void pools_settle(uint32_t device);    /* a synchronisation: pools give back what they may */
+struct host {                          /* pinned host memory */
     char *at;
     uint64_t bytes, id;
     struct ctx *ctx;
@@ -220,9 +222,7 @@ struct host *host_at(uint64_t pointer);                                       /*
 struct host *host_pooled(struct ctx *ctx, struct pool *pool, uint64_t bytes); /* NULL: no memory */
 void pool_host_freed(struct pool *pool, uint64_t bytes);                      /* under the lock */
 int pool_is_shared(const struct pool *pool);                                  /* made with a handle type */
-int pool_imported_file(CUmemoryPool handle); /* its exporter's memory file; -1: no imported pool */
-CUresult pool_file(int *fd);                 /* ipc.c: what an exported pool is */
-int pool_file_fits(int fd);
+int pool_imported_file(CUmemoryPool handle);        /* its exporter's memory file; -1: no imported pool */
 int peer_possible(uint32_t device, uint32_t other); /* device.c: physical indices */
 
 /* What a context holds besides: under the lock, when it ends. */

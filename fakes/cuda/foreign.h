@@ -17,6 +17,17 @@ struct alloc *foreign_at(uint64_t pointer);
 struct alloc *foreign_after(const struct alloc *alloc); /* the next one when it follows without a gap */
 int foreign_overlaps(uint64_t base, uint64_t bytes);
 
+/* lent.c: this process's own memory in others' hands. */
+int lent_new(struct alloc *alloc); /* others may hold it from now on; 0 or an errno */
+int lent_end(struct alloc *alloc); /* the program freed it; 1: others hold it, it stays for now */
+void lent_settle_slow(void);
+void lent_heap_ends(struct heap *heap); /* its context ends; everything else in it is freed */
+extern uint32_t lent_kept;              /* freed pieces that others held */
+static inline void lent_settle(void) {
+    if (__builtin_expect(__atomic_load_n(&lent_kept, __ATOMIC_RELAXED) != 0, 0)) lent_settle_slow();
+}
+void lent_look(void); /* not under the lock: what is free is asked for */
+
 /* ipc.c: an external buffer or an imported pool pointer that cuMemFree ends. 1 = it was one. */
 int imported_end(struct alloc *alloc);
 int graph_memory_end(struct alloc *alloc); /* graph_memory.c: the same for what a graph allocated */

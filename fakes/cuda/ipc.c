@@ -1,9 +1,9 @@
 /* Memory and events of other processes, and memory of other APIs: IPC handles, shared pools, external memory.
  *
- * A process that hands out a handle lends its memory file to the node; whoever opens the handle maps the part it names
- * under addresses of its own. The bytes stay those of the process that allocated them: opening takes nothing. A handle
- * names its allocation by process slot, generation and buffer id, so a stale one is refused. An event between processes
- * keeps its time in a page after the device memory of its maker's file. */
+ * A process that hands out a handle shares that part of its memory file (lent.c); whoever opens the handle holds it and maps
+ * it under addresses of its own. Opening takes nothing: the bytes are those of the process that allocated them, and stay
+ * taken until it and all holders let go. A handle names its allocation by process slot, generation and buffer id, so a
+ * stale one is refused. An event between processes keeps its time in a page after the device memory of its maker's file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -34,6 +34,11 @@ struct imported {
 };
 
 static struct imported *imported;
+
+static struct hl_share share_of(const struct ipc_handle *h) { return (struct hl_share){h->slot, h->generation, h->id}; }
+
+/* External memory is no share of anybody's. */
+static int is_held(const struct ipc_handle *h) { return h->magic == IPC_MAGIC || h->magic == POOL_MAGIC; }
 
 /* Maps [offset, offset + bytes) of a file under new addresses that sit in their 2 MiB block as the maker's do. */
 static CUresult import(int fd, const struct ipc_handle *from, uint8_t special, struct ctx *ctx, CUdeviceptr *out) {
@@ -71,6 +76,16 @@ static CUresult import(int fd, const struct ipc_handle *from, uint8_t special, s
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static CUresult import_share(const struct ipc_handle *from, uint8_t special, struct ctx *ctx, CUdeviceptr *out) {
+    int fd;
+    struct hl_share share = share_of(from);
+    if (hl_node_hold(&share, -1, &fd)) return CUDA_ERROR_INVALID_VALUE; /* its maker is gone, or has freed it */
+    CUresult result = import(fd, from, special, ctx, out);
+    if (result) hl_node_let_go(&share);
+    close(fd);
+    return result;
+}
+
 /* Under the lock. */
 static void forget(struct imported **link) {
     struct imported *i = *link;
@@ -79,6 +94,8 @@ static void forget(struct imported **link) {
     munmap((void *)(uintptr_t)base, i->alloc->offset - base + i->alloc->bytes);
     munmap(i->view, i->view_bytes);
     foreign_remove(i->alloc);
+    struct hl_share share = share_of(&i->from);
+    if (is_held(&i->from)) hl_node_let_go(&share);
     free(i);
 }
 
@@ -111,7 +128,8 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr pointer) {
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);
     int fits = a && !a->data && !a->pool && (a->kind == HL_KIND_SYNC || a->kind == HL_KIND_PITCHED);
-    if (fits) {
+    int shared = fits && lent_new(a) == 0;
+    if (shared) {
         h.offset = a->offset;
         h.bytes = a->bytes;
         h.id = a->id;
@@ -120,7 +138,7 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr pointer) {
     }
     fake_unlock();
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
-    if (hl_node_lend_memory()) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!shared) return CUDA_ERROR_OPERATING_SYSTEM;
     memset(out, 0, sizeof *out);
     memcpy(out, &h, sizeof h);
     return CUDA_SUCCESS;
@@ -145,11 +163,7 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle, unsi
     }
     fake_unlock();
     if (i) return CUDA_SUCCESS;
-    int fd = hl_node_open_memory(h.slot, h.generation);
-    if (fd < 0) return CUDA_ERROR_INVALID_VALUE; /* its maker is gone */
-    result = import(fd, &h, SPECIAL_IPC, ctx, out);
-    close(fd);
-    return result;
+    return import_share(&h, SPECIAL_IPC, ctx, out);
 }
 #define OPEN(NAME)                                                                                                     \
     API NAME(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);                                         \
@@ -214,7 +228,8 @@ static CUresult get_event(CUipcEventHandle *out, CUevent handle) {
         }
     }
     fake_unlock();
-    if (e->place < 0 || hl_node_lend_memory()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (e->place < 0 || hl_node_share(HL_SHARE_MEMORY_FILE, 0, 0, 0, 0, hl_node.memory_fd, 0))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     struct ipc_handle h = {.magic = EVENT_MAGIC,
                            .slot = hl_node.slot,
                            .generation = hl_node.process->generation,
@@ -235,8 +250,9 @@ static CUresult open_event(CUevent *out, const CUipcEventHandle *handle) {
     memcpy(&h, handle, sizeof h);
     if (!out || h.magic != EVENT_MAGIC || h.offset >= EVENT_SLOTS) return CUDA_ERROR_INVALID_VALUE;
     if (h.slot == hl_node.slot && h.generation == hl_node.process->generation) return CUDA_ERROR_INVALID_CONTEXT;
-    int fd = hl_node_open_memory(h.slot, h.generation);
-    if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
+    struct hl_share share = {h.slot, h.generation, HL_SHARE_MEMORY_FILE};
+    int fd;
+    if (hl_node_hold(&share, -1, &fd)) return CUDA_ERROR_INVALID_VALUE;
     void *page = mmap(NULL, HL_SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)hl_node.memory_bytes);
     close(fd);
     if (page == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -257,20 +273,6 @@ API cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
 
 /* ---- pools ------------------------------------------------------------------------------------------------- */
 
-CUresult pool_file(int *out) {
-    int fd = fcntl(hl_node.memory_fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    *out = fd;
-    return CUDA_SUCCESS;
-}
-
-/* Whether a descriptor is some process's device memory: as long as this node's are. */
-int pool_file_fits(int fd) {
-    struct stat info;
-    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           (uint64_t)info.st_size == hl_node.memory_bytes + HL_SHARED_BYTES;
-}
-
 static CUresult export_pointer(CUmemPoolPtrExportData *out, CUdeviceptr pointer) {
     CUresult result = need_init();
     if (result) return result;
@@ -279,7 +281,7 @@ static CUresult export_pointer(CUmemPoolPtrExportData *out, CUdeviceptr pointer)
     struct ipc_handle h = {.magic = POOL_MAGIC, .slot = hl_node.slot, .generation = hl_node.process->generation};
     fake_lock();
     struct alloc *a = memory_at(pointer, &offset);
-    int fits = a && !a->data && a->pool && pool_is_shared(a->pool);
+    int fits = a && !a->data && a->pool && pool_is_shared(a->pool) && lent_new(a) == 0;
     if (fits) {
         h.offset = a->offset;
         h.bytes = a->bytes;
@@ -301,12 +303,11 @@ static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemP
     CUresult result = need_ctx(&ctx);
     if (result) return result;
     struct ipc_handle h;
-    int fd = pool_imported_file(pool);
-    if (!out || !data || fd < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || !data || pool_imported_file(pool) < 0) return CUDA_ERROR_INVALID_VALUE;
     memcpy(&h, data, sizeof h);
     if (h.magic != POOL_MAGIC || h.bytes > hl_node.memory_bytes || h.offset > hl_node.memory_bytes - h.bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    return import(fd, &h, SPECIAL_IMPORTED, ctx, out);
+    return import_share(&h, SPECIAL_IMPORTED, ctx, out);
 }
 ENTRY(cuMemPoolImportPointer, (CUdeviceptr * pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data),
       import_pointer(pointer, pool, data))

@@ -42,6 +42,7 @@ static CUresult make(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr
     int managed = kind == HL_KIND_MANAGED;
     if (bytes > (managed ? arena.span : physical(ctx->device)->total_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     fake_lock();
+    lent_settle();
     struct alloc *a = bytes < BLOCK ? heap_alloc(managed ? &ctx->managed : &ctx->sync, bytes)
                                     : run_alloc(ctx->device, kind, bytes, !managed);
     if (a) {
@@ -65,12 +66,18 @@ CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr 
 void memory_end(struct alloc *a) {
     if (a->kind == HL_KIND_MANAGED) hints_end(a);
     if (a->pool) {
-        pool_freed(a);
+        pool_unused(a);
     } else if (a->ctx) {
         if (a->previous) a->previous->next = a->next;
         else a->ctx->allocs = a->next;
         if (a->next) a->next->previous = a->previous;
     }
+    if (__builtin_expect(a->special == SPECIAL_LENT, 0) && lent_end(a)) return;
+    memory_gone(a);
+}
+
+void memory_gone(struct alloc *a) {
+    if (a->pool) pool_freed(a);
     arena_free(a);
 }
 
@@ -154,6 +161,7 @@ static int host_pooled_end(CUdeviceptr pointer);
 CUresult memory_free(CUdeviceptr pointer, struct freed *freed) {
     uint64_t offset;
     fake_lock();
+    lent_settle();
     struct alloc *a = memory_at(pointer, &offset);
     if (__builtin_expect(!a || a->offset != offset || a->kind == HL_KIND_MODULE || a->data, 0)) {
         int ended = a ? a->data && a->offset == offset && imported_end(a) : host_pooled_end(pointer);
@@ -204,6 +212,7 @@ static inline CUresult info(size_t *free_bytes, size_t *total) {
         return result;
     }
     const struct hl_node_device *d = physical(ctx->device);
+    lent_look();
     uint64_t used = __atomic_load_n(&d->used, __ATOMIC_RELAXED);
     if (free_bytes) *free_bytes = d->total_bytes - used;
     if (total) *total = d->total_bytes;

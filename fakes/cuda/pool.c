@@ -151,9 +151,10 @@ void pool_freed(struct alloc *a) {
     uint32_t first, last;
     span_of(r, a, &first, &last);
     for (uint32_t i = first; i <= last; i++) p->idle_steps += --r->step[i].live == 0;
-    p->used -= a->bytes;
     p->live--;
 }
+
+void pool_unused(struct alloc *a) { a->pool->used -= a->bytes; }
 
 void pools_settle(uint32_t device) {
     if (!__atomic_load_n(&pools, __ATOMIC_RELAXED)) return;
@@ -227,6 +228,7 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, in
         if (c) return capture_alloc(ctx, c, s, bytes, out);
     }
     fake_lock();
+    lent_settle();
     struct visible *v = visible_device(ordinal_of(ctx->device));
     struct pool *p = own_pool ? pool_of(handle) : v->pool ? v->pool : default_pool(v);
     result = !p             ? CUDA_ERROR_OUT_OF_MEMORY
@@ -500,9 +502,11 @@ static CUresult export_pool(void *out, CUmemoryPool handle, int type, unsigned l
     if (!out || !p || !p->shared || p->file >= 0 || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     int fd;
-    result = pool_file(&fd);
-    if (result == CUDA_SUCCESS) memcpy(out, &fd, sizeof fd);
-    return result;
+    struct hl_share share = {hl_node.slot, hl_node.process->generation, HL_SHARE_MEMORY_FILE};
+    if (hl_node_share(share.number, 0, 0, 0, 0, hl_node.memory_fd, 0) || hl_node_paper(&share, &fd))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    memcpy(out, &fd, sizeof fd);
+    return CUDA_SUCCESS;
 }
 ENTRY(cuMemPoolExportToShareableHandle,
       (void *shareable, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
@@ -511,11 +515,16 @@ ENTRY(cuMemPoolExportToShareableHandle,
 static CUresult import_pool(CUmemoryPool *out, void *shareable, int type, unsigned long long flags) {
     CUresult result = need_init();
     if (result) return result;
-    int theirs = (int)(intptr_t)shareable;
-    if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !pool_file_fits(theirs))
+    int theirs = (int)(intptr_t)shareable, fd;
+    struct hl_share share;
+    if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || theirs < 0 ||
+        hl_node_hold(&share, theirs, &fd))
         return CUDA_ERROR_INVALID_VALUE;
-    int fd = fcntl(theirs, F_DUPFD_CLOEXEC, 200);
-    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (share.number != HL_SHARE_MEMORY_FILE) { /* a handle of virtual memory */
+        hl_node_let_go(&share);
+        close(fd);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     fake_lock();
     struct pool *p = pool_new(fake.visible[0].physical, 0);
     if (p) p->file = fd;

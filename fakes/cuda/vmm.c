@@ -1,10 +1,10 @@
 /* Virtual memory management: handles of physical memory, reserved addresses, mappings between them.
  *
  * A handle's bytes lie in the process's memory file, or, when it may be exported, in a file of its own with a page after
- * the bytes that says whose memory it is and how many processes' references there are: the last one to let go gives the
- * bytes back to the process that made it. A reservation has a second window of the same size, where mappings show their
+ * the bytes that says what it is. An exported descriptor stands for the handle at the node's server, which hands the file to
+ * those who import it and knows who holds it. A reservation has a second window of the same size, where mappings show their
  * bytes, so that one copy may cross several mappings. Invariant: memory is taken from the device from cuMemCreate until
- * neither a reference nor a mapping is left. */
+ * no process has a reference, a mapping or a descriptor left. */
 #define _GNU_SOURCE
 #include "foreign.h"
 
@@ -19,16 +19,17 @@
 enum { PAGE = 4096, SHARE_MAGIC = 0x564d4d31, INDEX_BITS = 24 };
 
 struct share { /* the page after the bytes of an exportable handle */
-    uint32_t magic, device, slot, on_host;
-    uint64_t generation, bytes;
-    uint32_t holders; /* atomic: processes that hold it */
+    uint32_t magic, device, on_host, pad;
+    uint64_t bytes;
     CUmemAllocationProp prop;
 };
 
 struct handle {
     uint64_t value, bytes, file_offset;
     uint32_t references, maps;
-    int fd, device; /* physical index, -1 host */
+    int fd, device;       /* physical index, -1 host */
+    int lent;             /* made here and exported */
+    struct hl_share held; /* imported: by whose name; else number 0 */
     struct alloc *run;
     struct share *share;
     CUmemAllocationProp prop;
@@ -81,12 +82,17 @@ static struct handle *handle_new(void) {
     return h;
 }
 
+/* Of the share that it is; allocations have the lower numbers (their ids). */
+static uint64_t number_of(const struct handle *h) { return h->value | 1ull << 63; }
+
 static void handle_end(struct handle *h) {
     if (h->references || h->maps) return;
     handles[(h->value & ((1u << INDEX_BITS) - 1)) - 1] = NULL;
     if (h->share) {
-        if (__atomic_sub_fetch(&h->share->holders, 1, __ATOMIC_ACQ_REL) == 0 && !h->share->on_host)
-            hl_phys_give_for(h->share->slot, h->share->generation, h->share->device, HL_KIND_VMM, h->bytes);
+        uint64_t bytes = h->share->on_host ? 0 : h->bytes;
+        if (h->held.number) hl_node_let_go(&h->held);
+        else if (!(h->lent && hl_node_disown(number_of(h), bytes) == EBUSY) && bytes)
+            hl_phys_give(h->share->device, HL_KIND_VMM, bytes);
         munmap(h->share, PAGE);
     } else if (h->run) {
         arena_free(h->run);
@@ -121,11 +127,8 @@ static CUresult backing(struct handle *h) {
     if (own_file(h, PAGE) == 0 && (h->share = share_map(h->fd, h->bytes)) != NULL) {
         *h->share = (struct share){.magic = SHARE_MAGIC,
                                    .device = on_host ? 0 : (uint32_t)h->device,
-                                   .slot = hl_node.slot,
                                    .on_host = (uint32_t)on_host,
-                                   .generation = hl_node.process->generation,
                                    .bytes = h->bytes,
-                                   .holders = 1,
                                    .prop = h->prop};
         return CUDA_SUCCESS;
     }
@@ -429,6 +432,18 @@ ENTRY(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *where, CU
 
 /* ---- between processes ------------------------------------------------------------------------------------ */
 
+/* A new descriptor that stands for a handle, -1 none. */
+static int paper_of(struct handle *h) {
+    int fd;
+    struct hl_share share = {hl_node.slot, hl_node.process->generation, number_of(h)};
+    if (h->held.number) share = h->held;
+    else if (hl_node_share(share.number, h->share->device, HL_KIND_VMM, 0, h->share->on_host ? 0 : h->bytes, h->fd, 1))
+        return -1;
+    if (hl_node_paper(&share, &fd)) return -1;
+    h->lent |= !h->held.number;
+    return fd;
+}
+
 static CUresult export_handle(void *out, CUmemGenericAllocationHandle value, int type, unsigned long long flags) {
     CUresult result = need_init();
     if (result) return result;
@@ -436,7 +451,7 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle value, int
     fake_lock();
     struct handle *h = handle_of(value);
     int ours = h && h->share && (h->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    int fd = ours ? fcntl(h->fd, F_DUPFD_CLOEXEC, 3) : -1;
+    int fd = ours ? paper_of(h) : -1;
     fake_unlock();
     if (!ours) return CUDA_ERROR_INVALID_VALUE;
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -453,34 +468,35 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *shareable
     CUresult result = need_init();
     if (result) return result;
     if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-    int theirs = (int)(intptr_t)shareable;
+    int theirs = (int)(intptr_t)shareable, fd = -1;
     struct stat info;
     struct share *share = NULL;
-    if (fstat(theirs, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > PAGE && info.st_size % BLOCK == PAGE)
-        share = share_map(theirs, (uint64_t)info.st_size - PAGE);
-    if (share && (share->magic != SHARE_MAGIC || share->bytes != (uint64_t)info.st_size - PAGE)) {
-        munmap(share, PAGE);
-        share = NULL;
+    struct hl_share held;
+    if (theirs < 0 || hl_node_hold(&held, theirs, &fd)) return CUDA_ERROR_UNKNOWN; /* measured, of what is no memory */
+    if (fstat(fd, &info) == 0 && info.st_size > PAGE && info.st_size % BLOCK == PAGE)
+        share = share_map(fd, (uint64_t)info.st_size - PAGE);
+    if (share && share->magic == SHARE_MAGIC && share->bytes == (uint64_t)info.st_size - PAGE) {
+        fake_lock();
+        struct handle *h = handle_new();
+        if (h) {
+            h->bytes = share->bytes;
+            h->fd = fd;
+            h->share = share;
+            h->device = share->on_host ? -1 : (int)share->device;
+            h->prop = share->prop;
+            h->held = held;
+            *out = h->value;
+        }
+        fake_unlock();
+        if (h) return CUDA_SUCCESS;
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+        result = CUDA_ERROR_UNKNOWN; /* a pool's */
     }
-    if (!share) return CUDA_ERROR_UNKNOWN; /* as measured on a descriptor that is no memory */
-    fake_lock();
-    int fd = fcntl(theirs, F_DUPFD_CLOEXEC, 200);
-    struct handle *h = fd < 0 ? NULL : handle_new();
-    if (h) {
-        h->bytes = share->bytes;
-        h->fd = fd;
-        h->share = share;
-        h->device = share->on_host ? -1 : (int)share->device;
-        h->prop = share->prop;
-        __atomic_fetch_add(&share->holders, 1, __ATOMIC_ACQ_REL);
-        *out = h->value;
-    }
-    fake_unlock();
-    if (!h) {
-        munmap(share, PAGE);
-        if (fd >= 0) close(fd);
-    }
-    return h ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (share) munmap(share, PAGE);
+    hl_node_let_go(&held);
+    close(fd);
+    return result;
 }
 ENTRY(cuMemImportFromShareableHandle,
       (CUmemGenericAllocationHandle * handle, void *shareable, CUmemAllocationHandleType type),

@@ -36,7 +36,8 @@ static int users(uint32_t index, struct user **out) {
         uint32_t contexts = __atomic_load_n(&held->context_count, __ATOMIC_ACQUIRE);
         uint32_t pid = hl_nvml_pid(process);
         if (contexts == 0 || pid == 0) continue;
-        int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra;
+        int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra +
+                        __atomic_load_n(&held->shown, __ATOMIC_RELAXED);
         for (int kind = 0; kind < HL_KINDS; kind++)
             bytes += (int64_t)__atomic_load_n(&held->bytes[kind], __ATOMIC_RELAXED);
         list[found].pid = pid;

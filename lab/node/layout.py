@@ -69,8 +69,10 @@ def _library() -> ctypes.CDLL:
         ("hl_atomic_load32", word32, [address]),
         ("hl_atomic_store32", None, [address, word32]),
         ("hl_atomic_load64", word64, [address]),
+        ("hl_atomic_add64", word64, [address, word64]),
         ("hl_accounts_undo", None, [address, word32]),
-        ("hl_accounts_bury", ctypes.c_int, [address, word32, address]),
+        ("hl_accounts_bury", ctypes.c_int, [address, word32, address, address]),
+        ("hl_accounts_take_back", ctypes.c_int, [address, word32, word32, word32, word64]),
         ("hl_meet_open", None, [address, word32]),
         ("hl_meet_leave", None, [address, word32]),
         ("hl_calls_fold", None, [address, word32]),
@@ -105,9 +107,22 @@ class Words:
         """Undo the half-made change of a dead process and open the locks it held."""
         self._library.hl_accounts_undo(self._base, slot)
 
-    def bury(self, slot: int) -> bool:
-        """Give back all bytes of a dead process. False: a lock is held by somebody else now, try again."""
-        return int(self._library.hl_accounts_bury(self._base, slot, None)) == 0
+    def bury(self, slot: int, kept: Mapping[tuple[int, int], int]) -> bool:
+        """Give back all bytes of a dead process but those ``kept``, by (device, kind). False: somebody else has a lock
+        now, try again."""
+        table = constants()
+        keep = (ctypes.c_uint64 * (table["HL_MAX_DEVICES"] * table["HL_KINDS"]))()
+        for (device, kind), size in kept.items():
+            keep[device * table["HL_KINDS"] + kind] = size
+        return int(self._library.hl_accounts_bury(self._base, slot, ctypes.byref(keep), None)) == 0
+
+    def take_back(self, slot: int, device: int, kind: int, size: int) -> bool:
+        """Give bytes of a living process back that it disowned. False as with :meth:`bury`."""
+        return int(self._library.hl_accounts_take_back(self._base, slot, device, kind, size)) == 0
+
+    def add64(self, offset: int, value: int) -> None:
+        """Add to a 64-bit word."""
+        self._library.hl_atomic_add64(self._base + offset, value)
 
     def open_meeting(self, fault: int) -> None:
         """Release everybody who waits in this round of a MEET."""

@@ -5,8 +5,10 @@ SO_PEERCRED gives the host PID; the connection's end-of-file is the death notice
 
 * the server's thread alone changes slots' states, generations and connections;
 * totals of a device change only under its account lock, which a dead holder never keeps: its torn change is undone;
-* a slot is free only after all its bytes are back and its meetings are over;
-* the clients need the server for attaching and dying only: if it stops, they go on with the mapped file.
+* a slot is free only after all its bytes are back (shared ones come back with their last holder: shares.py) and its
+  meetings are over;
+* the clients need the server for attaching, dying and sharing memory only: if it stops, they go on with the mapped
+  file.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -35,6 +37,7 @@ from lab.node.elsewhere import Runs, carry_out
 from lab.node.faults import Candidate, Fault, may_arrive, must_open
 from lab.node.layout import Capacity, NodeFile, NodeFileError, Words, constants, create_node_file, dtype
 from lab.node.model import NodeSnapshot, read_snapshot
+from lab.node.shares import Share, Shares
 from lab.node.stillness import Rest, Stillness, look
 from lab.spec import load_hooks
 from lab.spec.profile import LATENCIES, NVML_PIDS, Profile, device_uuid, load_driver, load_profile
@@ -60,8 +63,10 @@ class _Process:
     generation: int
     connections: set[socket.socket] = field(default_factory=set)
     dying: bool = False
+    buried: bool = False
+    """Its bytes are back but those that others hold."""
     memory: int = -1
-    """The memory file that it lends to others (IPC); -1 none."""
+    """Its memory file, of which others hold parts; -1: it has shared none."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +133,15 @@ class NodeServer:
         self._unused = iter(range(process_capacity))
         self._freed: list[int] = []
         self._generations: dict[int, int] = {}
+        self._shares = Shares()
+        self._shown: Mapping[tuple[int, int], int] = {}
         self._faults: dict[int, Fault] = {}
         self._short: dict[int, int] = {}
         self._stillness: dict[int, Stillness] = {}
         self._expected: dict[int, _Expected] = {}
         self._blocked: set[int] = set()  # indices of processes that wait for others outside the driver
         self._attached_total = 0
-        self._timers: list[tuple[float, int, int]] = []  # due (monotonic s), tie-break, slot to finish
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []  # due (monotonic s), tie-break, what to do
         self._timer_count = 0
         self._stopping = False
         self._failure: BaseException | None = None
@@ -198,10 +205,13 @@ class NodeServer:
         with self._condition:
             for connection in list(self._by_connection):
                 self._lost(connection)
+            for paper in self._shares.papers():
+                self._paper_ended(paper)
             give_up = time.monotonic() + CLOSE_PATIENCE_S
             while self._processes and time.monotonic() < give_up:
                 for process in list(self._processes.values()):
                     self._end(process)
+        self._shares.close()
         self._selector.close()
         self._listener.close()
         os.close(self._wake)
@@ -417,6 +427,8 @@ class NodeServer:
                 os.eventfd_read(self._wake)
         elif source in self._by_connection:
             self._receive(source)
+        else:
+            self._look_at_paper(source)
 
     def _accept(self) -> None:
         while True:
@@ -446,27 +458,160 @@ class NodeServer:
         elif process is None:
             self._attach(connection, message, descriptors)
         else:
-            self._lend(connection, process, descriptors)
-            descriptors = []
+            self._serve_share(connection, process, message, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _lend(self, connection: socket.socket, process: _Process, descriptors: list[int]) -> None:
-        """A process lends its memory file: others may open it by slot and generation while it lives."""
-        if len(descriptors) != 1:
+    # -- shared memory --------------------------------------------------------------------------------------------
+
+    def _serve_share(
+        self, connection: socket.socket, process: _Process, message: bytes, descriptors: list[int]
+    ) -> None:
+        """What an attached process asks: to share memory, to hold a share, to let go, whether others hold it."""
+        request = self._read_request(message)
+        answer = None if request is None else self._share_requests.get(int(request["kind"]))
+        if request is None or answer is None:
             self._send(connection, status=errno.EPROTO, process=None, descriptors=[])
             return
-        if process.memory >= 0:
-            os.close(process.memory)
-        process.memory = descriptors[0]
+        answer(self, connection, process, request, descriptors)
+        self._show_shares()
+
+    def _share(self, connection: socket.socket, process: _Process, request: Any, descriptors: list[int]) -> None:
+        table, flags = constants(), int(request["flags"])
+        if (
+            len(descriptors) != 1
+            or int(request["device"]) >= len(self.profiles)
+            or request["memory"] >= table["HL_KINDS"]
+        ):
+            self._send(connection, status=errno.EPROTO, process=None, descriptors=[])
+            return
+        file = descriptors.pop()
+        if not flags & table["HL_SHARE_OWN_FILE"]:
+            if process.memory >= 0:
+                os.close(process.memory)
+            process.memory, file = file, -1
+        self._shares.add(
+            Share(
+                slot=process.slot,
+                generation=process.generation,
+                number=int(request["share"]),
+                device=int(request["device"]),
+                kind=int(request["memory"]),
+                start=int(request["offset"]),
+                bytes=int(request["bytes"]),
+                file=file,
+            )
+        )
         self._send(connection, status=0, process=process, descriptors=[])
 
-    def _open(self, connection: socket.socket, request: Any) -> None:
-        process = self._processes.get(int(request["slot"]))
-        if process is None or process.generation != int(request["generation"]) or process.memory < 0:
-            self._refuse(connection, errno.ENOENT)
+    def _paper(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
+        share = self._shares.find((int(request["slot"]), int(request["generation"]), int(request["share"])))
+        if share is None or (share.slot != process.slot and process.slot not in share.holders):
+            self._send(connection, status=errno.ENOENT, process=None, descriptors=[])
             return
-        self._send(connection, status=0, process=process, descriptors=[self.file.descriptor, process.memory])
+        ours, theirs = self._shares.paper(share)
+        self._selector.register(ours, selectors.EVENT_READ)
+        self._send(connection, status=0, process=process, descriptors=[theirs])
+        os.close(theirs)
+
+    def _hold(self, connection: socket.socket, process: _Process, request: Any, descriptors: list[int]) -> None:
+        """By paper, whoever has it; by name, while the maker lives and has not freed it."""
+        if descriptors:
+            share = self._shares.of_paper(descriptors[0])
+        else:
+            share = self._shares.find((int(request["slot"]), int(request["generation"]), int(request["share"])))
+            share = share if share is not None and share.owned else None
+        maker = None if share is None else self._processes.get(share.slot)
+        file = -1 if share is None else share.file
+        if (
+            file < 0
+            and share is not None
+            and maker is not None
+            and not maker.dying
+            and maker.generation == share.generation
+        ):
+            file = maker.memory
+        if share is None or file < 0:
+            self._send(connection, status=errno.ENOENT, process=None, descriptors=[])
+            return
+        if share.bytes:
+            self._shares.hold(share, process.slot)
+        self._send(connection, status=0, process=None, descriptors=[file], share=share)
+
+    def _let_go(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
+        share = self._shares.find((int(request["slot"]), int(request["generation"]), int(request["share"])))
+        if share is not None:
+            self._settle(self._shares.let_go(share, process.slot))
+        self._send(connection, status=0, process=process, descriptors=[])
+
+    def _disown(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
+        share = self._shares.find((process.slot, process.generation, int(request["share"])))
+        held = share is not None and self._shares.disown(share, int(request["bytes"]))
+        self._send(connection, status=errno.EBUSY if held else 0, process=process, descriptors=[])
+
+    def _held(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
+        for paper in self._shares.papers():  # whoever asks has closed some, perhaps, and wants to know what came of it
+            self._look_at_paper(paper)
+        share = self._shares.find((process.slot, process.generation, int(request["share"])))
+        held = share is not None and share.held
+        self._send(connection, status=errno.EBUSY if held else 0, process=process, descriptors=[])
+
+    _share_requests = MappingProxyType(
+        {
+            constants()["HL_REQUEST_SHARE"]: _share,
+            constants()["HL_REQUEST_PAPER"]: _paper,
+            constants()["HL_REQUEST_HOLD"]: _hold,
+            constants()["HL_REQUEST_LET_GO"]: _let_go,
+            constants()["HL_REQUEST_DISOWN"]: _disown,
+            constants()["HL_REQUEST_HELD"]: _held,
+        }
+    )
+
+    def _look_at_paper(self, ours: socket.socket) -> None:
+        if self._shares.is_paper(ours):
+            try:
+                ended = ours.recv(64) == b""
+            except BlockingIOError:
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                self._paper_ended(ours)
+                self._show_shares()
+
+    def _paper_ended(self, ours: socket.socket) -> None:
+        self._selector.unregister(ours)
+        over = self._shares.paper_ended(ours)
+        ours.close()
+        self._settle(over)
+
+    def _settle(self, over: Iterable[Share]) -> None:
+        """Nobody has these shares any more: their bytes go back from the accounts of their makers."""
+        for share in over:
+            maker = self._processes.get(share.slot)
+            if maker is None or maker.generation != share.generation:
+                continue
+            if not maker.dying:
+                self._words.add64(self.file.process_at(maker.slot, "returned"), 1)
+                self._take_back(maker, share)
+            elif maker.buried:
+                self._end(maker)
+
+    def _take_back(self, maker: _Process, share: Share) -> None:
+        if share.owed and not maker.dying:  # a dying one's come back with all the rest
+            if self._words.take_back(maker.slot, share.device, share.kind, share.owed):
+                share.owed = 0
+            else:
+                self._later(LOCK_RETRY_S, lambda: self._take_back(maker, share))
+
+    def _show_shares(self) -> None:
+        shown = self._shares.shown()
+        for place in self._shown.keys() | shown.keys():
+            slot, device = place
+            self.file.processes[slot]["device"][device]["shown"] = shown.get(place, 0)
+        self._shown = shown
+
+    # -- kernels elsewhere ----------------------------------------------------------------------------------------
 
     def _run(self, connection: socket.socket, descriptors: list[int]) -> None:
         """A kernel to be run elsewhere; the thread that has it done owns the file and answers."""
@@ -490,22 +635,27 @@ class NodeServer:
                     with contextlib.suppress(OSError):
                         self._send(connection, status=status, process=None, descriptors=[])
 
+    # -- attaching ------------------------------------------------------------------------------------------------
+
+    def _read_request(self, message: bytes) -> Any:
+        table, kind = constants(), dtype("hl_node_request")
+        request = np.frombuffer(message, kind)[0] if len(message) == kind.itemsize else None
+        if request is None or (request["magic"], request["version"]) != (
+            table["HL_NODE_MAGIC"],
+            table["HL_NODE_VERSION"],
+        ):
+            return None
+        return request
+
     def _attach(self, connection: socket.socket, message: bytes, descriptors: list[int]) -> None:
         table = constants()
-        kind = dtype("hl_node_request")
-        if len(message) != kind.itemsize:
-            self._refuse(connection, errno.EPROTO)
-            return
-        request = np.frombuffer(message, kind)[0]
-        if (int(request["magic"]), int(request["version"])) != (table["HL_NODE_MAGIC"], table["HL_NODE_VERSION"]):
+        request = self._read_request(message)
+        if request is None:
             self._refuse(connection, errno.EPROTO)
             return
         wanted = int(request["kind"])
         if wanted == table["HL_REQUEST_PING"]:
             self._send(connection, status=0, process=None, descriptors=[self.file.descriptor])
-            return
-        if wanted == table["HL_REQUEST_OPEN"]:
-            self._open(connection, request)
             return
         if wanted == table["HL_REQUEST_RUN"]:
             self._run(connection, descriptors)
@@ -588,7 +738,13 @@ class NodeServer:
                 os.close(arena)
 
     def _send(
-        self, connection: socket.socket, *, status: int, process: _Process | None, descriptors: list[int]
+        self,
+        connection: socket.socket,
+        *,
+        status: int,
+        process: _Process | None,
+        descriptors: list[int],
+        share: Share | None = None,
     ) -> None:
         reply = np.zeros((), dtype("hl_node_reply"))
         reply["magic"] = constants()["HL_NODE_MAGIC"]
@@ -598,7 +754,9 @@ class NodeServer:
             reply["slot"] = process.slot
             reply["host_pid"] = process.pid
             reply["generation"] = process.generation
-        if len(descriptors) > 1:
+        if share is not None:
+            reply["slot"], reply["generation"], reply["share"] = share.key
+        elif len(descriptors) > 1:
             reply["memory_bytes"] = self.memory_bytes
         rights = array.array("i", descriptors)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
@@ -637,7 +795,7 @@ class NodeServer:
         self._words.leave_meeting(process.slot)
         delay = self._exit_delay(process.slot)
         if delay > 0:
-            self._later(delay, process.slot)
+            self._later(delay, lambda: self._end(process))
         else:
             self._end(process)
 
@@ -650,22 +808,30 @@ class NodeServer:
         ]
         return max(durations, default=0) * self._time_scale / 1e9
 
-    def _later(self, delay: float, slot: int) -> None:
+    def _later(self, delay: float, work: Callable[[], None]) -> None:
         self._timer_count += 1
-        heapq.heappush(self._timers, (time.monotonic() + delay, self._timer_count, slot))
+        heapq.heappush(self._timers, (time.monotonic() + delay, self._timer_count, work))
 
     def _run_timers(self) -> None:
         while self._timers and self._timers[0][0] <= time.monotonic():
-            _, _, slot = heapq.heappop(self._timers)
-            process = self._processes.get(slot)
-            if process is not None and process.dying:
-                self._end(process)
+            heapq.heappop(self._timers)[2]()
 
     def _end(self, process: _Process) -> None:
-        """Give all bytes of the slot back and free it. Where somebody else holds a lock now, try again soon: waiting
-        here could wait for a holder that is dead and whose notice lies unread."""
-        if not self._words.bury(process.slot):
-            self._later(LOCK_RETRY_S, process.slot)
+        """Give all bytes of the slot back that nobody else holds; when that is all, free it. Where somebody else has a
+        lock now, try again soon: waiting here could wait for one that is dead and whose notice lies unread."""
+        if self._processes.get(process.slot) is not process:
+            return
+        if not process.buried:
+            process.buried = True
+            self._shares.maker_ended(process.slot, process.generation)
+            self._settle(self._shares.holder_ended(process.slot))
+        kept = self._shares.kept(process.slot, process.generation)
+        if not self._words.bury(process.slot, kept):
+            self._later(LOCK_RETRY_S, lambda: self._end(process))
+            return
+        self._show_shares()
+        if kept:
+            self._condition.notify_all()
             return
         self._words.store32(self.file.process_at(process.slot, "state"), constants()["HL_PROCESS_FREE"])
         if process.memory >= 0:

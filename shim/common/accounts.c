@@ -143,16 +143,6 @@ void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind,
     unlock(&d->account_lock);
 }
 
-void hl_accounts_give_for(void *base, uint32_t holder, uint32_t slot, uint64_t generation, uint32_t device,
-                          uint32_t kind, uint64_t bytes, struct hl_accounts_after *after) {
-    struct hl_node_device *d = device_at(base, device);
-    struct hl_node_process *p = process_at(base, slot);
-    lock(&d->account_lock, holder + 1);
-    if (p->generation == generation && p->device[device].bytes[kind] >= bytes)
-        change(d, container_at(base, p->container), device, p, slot, kind, 0 - bytes, after);
-    unlock(&d->account_lock);
-}
-
 void hl_accounts_undo(void *base, uint32_t slot) {
     uint32_t count = ((header_t *)base)->device_count;
     for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {
@@ -180,7 +170,7 @@ static int try_lock(uint32_t *word, uint32_t me) {
     return 0;
 }
 
-int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given) {
+int hl_accounts_bury(void *base, uint32_t slot, const uint64_t *keep, uint64_t *given) {
     struct hl_node_process *p = process_at(base, slot);
     struct hl_node_container *c = container_at(base, p->container);
     uint32_t count = ((header_t *)base)->device_count;
@@ -189,7 +179,13 @@ int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given) {
     for (uint32_t i = 0; i < count && i < HL_MAX_DEVICES; i++) {
         struct hl_node_device *d = device_at(base, i);
         struct hl_node_process_device *held = &p->device[i];
-        if (process_sum(held) == 0) {
+        uint64_t left[HL_KINDS], sum = 0;
+        for (int kind = 0; kind < HL_KINDS; kind++) {
+            uint64_t bytes = load(&held->bytes[kind]), kept = keep ? keep[i * HL_KINDS + (uint32_t)kind] : 0;
+            left[kind] = bytes < kept ? bytes : kept;
+            sum += bytes - left[kind];
+        }
+        if (sum == 0) {
             __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
             continue;
         }
@@ -197,16 +193,29 @@ int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given) {
             busy = -1;
             continue;
         }
-        uint64_t sum = process_sum(held);
         store(&d->used, load(&d->used) - sum);
         if (c) store(&c->used[i], load(&c->used[i]) - sum);
-        for (int kind = 0; kind < HL_KINDS; kind++) store(&held->bytes[kind], 0);
+        for (int kind = 0; kind < HL_KINDS; kind++) store(&held->bytes[kind], left[kind]);
         __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
         unlock(&d->account_lock);
         total += sum;
     }
     if (given) *given = total;
     return busy;
+}
+
+int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes) {
+    struct hl_node_device *d = device_at(base, device);
+    struct hl_node_process *p = process_at(base, slot);
+    struct hl_node_container *c = container_at(base, p->container);
+    if (!try_lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER)) return -1;
+    uint64_t held = load(&p->device[device].bytes[kind]);
+    if (bytes > held) bytes = held;
+    store(&d->used, load(&d->used) - bytes);
+    if (c) store(&c->used[device], load(&c->used[device]) - bytes);
+    store(&p->device[device].bytes[kind], held - bytes);
+    unlock(&d->account_lock);
+    return 0;
 }
 
 /* {arrived, open} is one little-endian 64-bit word: arrived low, open high. */

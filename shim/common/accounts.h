@@ -23,18 +23,15 @@ int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, 
 void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes,
                       struct hl_accounts_after *after);
 
-/* Gives bytes back that the process in `slot` took, from the process in `holder`: nothing happens when that slot is
- * another generation's by now, or holds fewer. */
-void hl_accounts_give_for(void *base, uint32_t holder, uint32_t slot, uint64_t generation, uint32_t device,
-                          uint32_t kind, uint64_t bytes, struct hl_accounts_after *after);
-
 /* Server, when the last connection of a slot is gone: undoes the torn change of a dead holder and opens its lock. At once,
  * also where the memory comes back later: everybody else waits for that lock. */
 void hl_accounts_undo(void *base, uint32_t slot);
-/* Server: gives back everything the dead slot holds and zeroes its bytes and context counts. 0, or -1 when another holder
- * keeps a lock just now: try again later, never wait here (that holder may be dead itself, its notice still unread).
- * Idempotent. `given` (may be NULL) gets the bytes given back by this call, all devices. */
-int hl_accounts_bury(void *base, uint32_t slot, uint64_t *given);
+/* Server: gives back what the dead slot holds beyond keep[device * HL_KINDS + kind] (NULL: nothing is kept) and zeroes its
+ * context counts. 0, or -1 when another holder keeps a lock just now: try again later, never wait here (that holder may be
+ * dead itself, its notice still unread). Idempotent. `given` (may be NULL) gets the bytes given back by this call. */
+int hl_accounts_bury(void *base, uint32_t slot, const uint64_t *keep, uint64_t *given);
+/* Server: gives bytes of a living process back that it disowned. 0, or -1 as above. */
+int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes);
 
 /* Meeting points of planned faults. arrive: 1 = this arrival opened the round, 0 = wait while fault.open == *round. */
 int hl_meet_arrive(void *base, uint32_t slot, uint32_t fault, uint32_t *round);

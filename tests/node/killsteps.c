@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
         if (device()->account_lock) wrong(step, "the lock", device()->account_lock, 0);
         if (device()->used != SMALL + held) wrong(step, "used after undo", device()->used, SMALL + held);
         uint64_t given = 0;
-        if (hl_accounts_bury(header, VICTIM, &given)) wrong(step, "bury", 1, 0);
+        if (hl_accounts_bury(header, VICTIM, NULL, &given)) wrong(step, "bury", 1, 0);
         if (given != held) wrong(step, "given back", given, held);
         if (device()->used != SMALL) wrong(step, "used", device()->used, SMALL);
         if (container()->used[0] != SMALL) wrong(step, "container", container()->used[0], SMALL);

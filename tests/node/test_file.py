@@ -72,7 +72,7 @@ def test_a_saved_node_is_small(saved: Path) -> None:
         (lambda path: os.truncate(path, path.stat().st_size - 1), "truncated:"),
         (lambda path: os.truncate(path, path.stat().st_size + 4096), "truncated:"),
         (lambda path: path.write_bytes(b"\x7fELF" + bytes(8192)), "is no node file"),
-        (lambda path: patch(path, offset("version"), struct.pack("<I", 2)), "has version 2, this hooklab reads 1"),
+        (lambda path: patch(path, offset("version"), struct.pack("<I", 77)), "has version 77, this hooklab reads 2"),
         (lambda path: patch(path, offset("layout_hash"), b"12345678"), "has layout"),
         (lambda path: patch(path, offset("names_hash"), b"12345678"), "another hook table"),
         (lambda path: patch(path, offset("device_count"), struct.pack("<I", 17)), "contradicts itself"),

@@ -20,6 +20,7 @@ PTX = b"""
 cuda = ctypes.CDLL("libcuda.so.1")
 context = ctypes.c_void_p()
 blocks: list[ctypes.c_uint64] = []
+opened: list[ctypes.c_uint64] = []
 
 
 def call(name: str, *arguments: Any) -> int:
@@ -41,6 +42,25 @@ def allocate(size: str) -> Any:
 
 def free() -> Any:
     return call("cuMemFree_v2", blocks.pop())
+
+
+class Handle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_ubyte * 64),)
+
+
+def export() -> Any:
+    """The handle of the newest block, for `open`."""
+    handle = Handle()
+    return [call("cuIpcGetMemHandle", ctypes.byref(handle), blocks[-1]), bytes(handle.bytes).hex()]
+
+
+def open_block(text: str) -> Any:
+    opened.append(ctypes.c_uint64())
+    return call("cuIpcOpenMemHandle_v2", ctypes.byref(opened[-1]), Handle.from_buffer_copy(bytes.fromhex(text)), 1)
+
+
+def close_block() -> Any:
+    return call("cuIpcCloseMemHandle", opened.pop())
 
 
 def info() -> Any:

@@ -109,6 +109,35 @@ def test_cuda_and_nvml_agree(node: NodeServer, hold: Callable[..., Holder], prob
     assert second.ask("info")[1] == TOTAL - RESERVED - CONTEXT
 
 
+def test_shared_memory_is_shown_once(node: NodeServer, hold: Callable[..., Holder], probe: Probe) -> None:
+    """To its maker while it has it, then to a holder that has it alone, to nobody while several do (assumed)."""
+    maker, first, second = hold(), hold(), hold()
+    for holder in (maker, first, second):
+        assert holder.ask("retain") == [0, 0]
+    assert maker.ask("allocate", 64 * MIB) == 0
+    result, handle = maker.ask("export")
+    assert (result, first.ask("open_block", handle), second.ask("open_block", handle)) == (0, 0, 0)
+    pids = [holder.process.pid for holder in (maker, first, second)]
+
+    def shown() -> list[int]:
+        rows = listed(probe, node)
+        return [(rows[pid] - NVML_CONTEXT) // MIB for pid in pids if pid in rows]
+
+    assert shown() == [64, 0, 0]
+    assert maker.ask("free") == 0
+    assert shown() == [0, 0, 0]
+    assert node.snapshot().used() == 3 * CONTEXT + 64 * MIB
+    second.close()
+    node.wait_live(2)
+    assert shown() == [0, 64]
+    maker.close()
+    node.wait_for(lambda now: now.used() == CONTEXT + 64 * MIB)
+    assert shown() == [64]
+    assert first.ask("close_block") == 0
+    assert shown() == [0]
+    assert (node.snapshot().used(), len(node.snapshot().processes)) == (CONTEXT, 1)
+
+
 def test_two_libraries_one_process(node: NodeServer, hold: Callable[..., Holder]) -> None:
     holder = hold()
     assert holder.ask("nvml") == 0
