@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         absent.add("gpu")
     if "clients" not in asked and not importlib.util.find_spec("numba_cuda"):
         absent.add("clients")
+    if "bindings12" not in asked and not os.environ.get("HOOKLAB_BINDINGS_12"):
+        absent.add("bindings12")
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in absent)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

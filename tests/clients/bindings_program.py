@@ -1,12 +1,14 @@
 """cuda.bindings.driver: start, query, allocate, copy, load hand-written PTX, launch vadd, check the sum.
 
-Prints one JSON line. With a limit of memory, `--fill MIB` allocates blocks of that size until the driver refuses.
+Prints one JSON line. With a limit of memory, `--fill MIB` allocates blocks of that size until the driver refuses; then
+NVIDIA's own runtime, which the package has inside, is asked for as much as its first call.
 """
 
 import ctypes
 import json
 import sys
 
+from cuda.bindings import __version__, runtime
 from cuda.bindings import driver as cu
 
 PTX = b"""
@@ -91,6 +93,7 @@ def main() -> None:
     ok(cu.cuCtxSetCurrent(context))
     free, total = ok(cu.cuMemGetInfo())
     report: dict[str, object] = {
+        "bindings": __version__,
         "count": ok(cu.cuDeviceGetCount()),
         "name": ok(cu.cuDeviceGetName(96, device)).split(b"\0")[0].decode(),
         "driver": ok(cu.cuDriverGetVersion()),
@@ -101,6 +104,7 @@ def main() -> None:
     }
     if len(sys.argv) == 3 and sys.argv[1] == "--fill":
         report["fill"] = fill(int(sys.argv[2]))
+        report["runtime"] = [runtime.cudaGetDeviceCount()[0].name, runtime.cudaMalloc(1 << 20)[0].name]
     print(json.dumps(report))
 
 

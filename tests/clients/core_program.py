@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+from cuda.bindings import __version__
 from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch, system
 
 N = 10_000
@@ -45,7 +46,12 @@ def main() -> None:
     event.sync()
     c.copy_to(host[2], stream=stream)
     stream.sync()
-    report = {"name": device.name, "vadd": bool((z == x + y).all()), "event_done": event.is_done}
+    report = {
+        "bindings": __version__,
+        "name": device.name,
+        "vadd": bool((z == x + y).all()),
+        "event_done": event.is_done,
+    }
     for buffer in (a, b, c, *host):
         buffer.close(stream)
     report["total"] = system.Device(index=0).memory_info.total

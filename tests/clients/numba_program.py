@@ -6,6 +6,7 @@ The kernel is numba's own: a fake device takes its time and does not execute it,
 import json
 
 import numpy as np
+from cuda.bindings import __version__
 from numba import cuda
 
 
@@ -28,6 +29,7 @@ def main() -> None:
     print(
         json.dumps(
             {
+                "bindings": __version__,
                 "detected": bool(found),
                 "name": cuda.get_current_device().name.decode()
                 if isinstance(cuda.get_current_device().name, bytes)

@@ -1,12 +1,14 @@
-"""cuda.bindings, cuda.core, numba-cuda, nvidia-ml-py and nvitop, unmodified: under a limit of 4 GiB each sees 4 GiB,
-and without an interposer the same programs see the card. A lab that could not tell the two apart would pass neither."""
+"""cuda.bindings 12 and 13, cuda.core, numba-cuda, nvidia-ml-py, gpustat and nvitop, unmodified: under a limit of 4 GiB
+each sees 4 GiB, and without an interposer the same programs see the card. A lab that could not tell the two apart would
+pass neither. What they call has behaviour, to the last name."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,17 @@ GIB = 1 << 30
 CARD = 84_987_740_160  # what CUDA reports of an A100 of 80 GB
 NVML_CARD = 81920 << 20  # what NVML reports of it
 CONTEXT = 436_207_616
+RESERVED = NVML_CARD - CARD  # the driver's own, which the first form of NVML's query counts as used
+OLDER = "HOOKLAB_BINDINGS_12"  # names the folder that has cuda-bindings 12 and nothing else
+
+
+@pytest.fixture(params=[pytest.param("13"), pytest.param("12", marks=pytest.mark.bindings12)])
+def bindings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The generation of cuda.bindings that a program finds: the installed one, or that of the folder."""
+    if request.param == "12":
+        path = os.pathsep.join(filter(None, (os.environ[OLDER], os.environ.get("PYTHONPATH"))))
+        monkeypatch.setenv("PYTHONPATH", path)
+    return str(request.param)
 
 
 @pytest.fixture(params=["builtin", "none"])
@@ -45,8 +58,9 @@ def expected_total(interposer: str) -> int:
     return 4 * GIB if interposer == "builtin" else CARD
 
 
-def test_bindings(play: Callable[..., Any], interposer: str) -> None:
+def test_bindings(play: Callable[..., Any], interposer: str, bindings: str) -> None:
     report, _ = play("bindings_program.py", "--fill", "256")
+    assert report["bindings"].split(".")[0] == bindings
     assert report["name"] == "NVIDIA A100-SXM4-80GB"
     assert report["vadd"] is True
     assert report["total"] == report["device_total"] == expected_total(interposer)
@@ -54,10 +68,13 @@ def test_bindings(play: Callable[..., Any], interposer: str) -> None:
     assert report["fill"]["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     # Refused at the limit and only there: the last block that fits was given.
     assert report["fill"]["blocks"] == report["free"] // (256 << 20)
+    # NVIDIA's own runtime needs tables of the driver that the fake does not have: it stops with the driver's answer.
+    assert report["runtime"] == ["cudaErrorInvalidValue"] * 2
 
 
-def test_core(play: Callable[..., Any], interposer: str) -> None:
+def test_core(play: Callable[..., Any], interposer: str, bindings: str) -> None:
     report, said = play("core_program.py")
+    assert report.pop("bindings").split(".")[0] == bindings
     assert report == {
         "name": "NVIDIA A100-SXM4-80GB",
         "vadd": True,
@@ -72,15 +89,17 @@ def test_nvidia_ml_py(play: Callable[..., Any], interposer: str) -> None:
     report, _ = play("nvml_program.py")
     assert (report["name"], report["driver"]) == ("NVIDIA A100-SXM4-80GB", "580.159.04")
     total = 4 * GIB if interposer == "builtin" else NVML_CARD
-    for form in ("v1", "v2"):
-        memory = report[form]
-        assert memory["total"] == total
-        assert memory["free"] + memory["used"] <= total
-        assert memory["used"] < 1 * GIB  # nobody holds anything: at most what the driver keeps for itself
+    own = 0 if interposer == "builtin" else RESERVED  # nobody holds anything
+    assert report["v1"] == {"total": total, "free": total - own, "used": own}
+    assert report["v2"] == {"total": total, "free": total - own, "used": 0}
 
 
-def test_numba(play: Callable[..., Any], interposer: str) -> None:
+@pytest.mark.parametrize(
+    "bindings", ["13", pytest.param("12", marks=[pytest.mark.bindings12, pytest.mark.full])], indirect=True
+)
+def test_numba(play: Callable[..., Any], interposer: str, bindings: str) -> None:
     report, said = play("numba_program.py")
+    assert report["bindings"].split(".")[0] == bindings
     assert report["detected"]
     assert report["round_trip"]
     assert report["total"] == expected_total(interposer)
@@ -90,13 +109,80 @@ def test_numba(play: Callable[..., Any], interposer: str) -> None:
     assert re.search(r"\b1 kernel launches? only took time", said)
 
 
-def test_nvitop(hooklab: Callable[..., Any], interposer: str) -> None:
-    options = ("--gpu", "a100-80g", "--memory", "4GiB", "--interposer", interposer)
-    done = hooklab("exec", *options, "--", sys.executable, "-m", "nvitop", "--once", "--no-unicode", timeout=120)
+def test_monitors_beside_a_process(play: Callable[..., Any], interposer: str) -> None:
+    """A process holds a context and 256 MiB; nvidia-ml-py, gpustat and nvitop say so to the byte."""
+    held = CONTEXT + (256 << 20)
+    report, said = play("monitors_program.py")
+    limited = interposer == "builtin"
+    assert report["nvml"] == {
+        "total": 4 * GIB if limited else NVML_CARD,
+        "used": held if limited else held + RESERVED,
+        "processes": [[True, held]],
+    }
+    assert report["gpustat"] == {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "total": 4096 if limited else 81920,
+        "used": held >> 20,
+        "processes": [[True, held >> 20]],
+    }
+    text = "\n".join(report["nvitop"])
+    assert f"{held >> 20}.0MiB / {'4096MiB' if limited else '80.00GiB'} |" in text
+    assert len(re.findall(rf"\b0 +\d+ C +\S+ +{held >> 20}\.0MiB ", text)) == 1
+    assert f"peak {held >> 20}MiB" in said
+
+
+PROGRAMS = {
+    "core": ("core_program.py",),
+    "numba": ("numba_program.py",),
+    "gpustat": ("-m", "gpustat"),
+    "nvitop": ("-m", "nvitop", "--once", "--no-unicode"),
+}
+# What the clients are known to need: names that each must have called, and how many names it calls at least.
+NEEDS = {
+    "core": (35, {"cuMemAllocFromPoolAsync", "cuMemcpyAsync", "cuLibraryGetKernel", "cuLaunchKernelEx"}),
+    "numba": (24, {"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLibraryLoadData", "cuLaunchKernelEx"}),
+    "gpustat": (16, {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetFanSpeed"}),
+    "nvitop": (24, {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetPciInfo_v3", "nvmlSystemGetCudaDriverVersion"}),
+}
+
+
+@pytest.mark.parametrize("client", PROGRAMS)
+def test_every_name_that_is_called_has_behaviour(hooklab: Callable[..., Any], tmp_path: Path, client: str) -> None:
+    called = _called(hooklab, tmp_path, "none", PROGRAMS[client])
+    least, names = NEEDS[client]
+    assert len(called) >= least
+    assert names <= called.keys()
+
+
+def test_all_lookups_of_bindings_reach_the_driver(
+    hooklab: Callable[..., Any], tmp_path: Path, interposer: str, bindings: str
+) -> None:
+    """Every name is asked for once, with flag 2 for a default stream of each thread, and is there or is left out."""
+    variables = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
+    called = _called(hooklab, tmp_path, interposer, ("bindings_program.py",), **variables)
+    lookups = called["cuGetProcAddress_v2"]
+    assert lookups == 483 if bindings == "12" else lookups >= 524
+    assert [called.get(name) for name in ("cuLaunchKernel_ptsz", "cuLaunchKernel")] == [1, None]
+    assert [called.get(name) for name in ("cuMemcpyHtoD_v2_ptds", "cuMemcpyHtoD_v2")] == [2, None]
+
+
+def _called(
+    hooklab: Callable[..., Any], folder: Path, interposer: str, program: Sequence[str], **environment: str
+) -> dict[str, int]:
+    """Driver names that a client called, and how often; none of them may be without behaviour."""
+    words = [str(HERE / word) if word.endswith(".py") else word for word in program]
+    process = {"name": "client", "run": [sys.executable, *words], "environment": environment}
+    container = {"interposer": interposer, "limits": {"memory": "4GiB"}, "processes": [process]}
+    scenario = {"name": "client", "options": {"history": "calls"}, "containers": {"box": container}}
+    (folder / "client.yaml").write_text(json.dumps(scenario))
+    done = hooklab("run", folder / "client.yaml", "--out", folder / "runs", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    total = re.search(r"/ ([0-9.]+)(MiB|GiB) \|", done.stdout)
-    assert total, done.stdout
-    assert total.group(0) == ("/ 4096MiB |" if interposer == "builtin" else "/ 80.00GiB |")
+    (run,) = (folder / "runs").iterdir()
+    told = hooklab("report", "--coverage", "--json", run)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    assert found["without_behaviour"] == {}
+    return dict(found["called"])
 
 
 def test_monitors_see_the_cards_that_cuda_sees(
