@@ -130,6 +130,7 @@ static void ended(CUcontext context) {
     hl_measure_context_ended(context);
     if (hl_books_usable()) hl_ledger_release_context((uint64_t)(uintptr_t)context);
     if (hl_meters_used) hl_meters_look();
+    for (int device = 0; hl_hidden_on && device < hl_devices_count(); device++) hl_hidden_context_changed(device);
     errno = saved;
 }
 
@@ -152,7 +153,10 @@ HL_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice de
         *pctx = NULL;
         return close_frame(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    if (first && result == CUDA_SUCCESS) primary[dev] = *pctx;
+    if (first && result == CUDA_SUCCESS) {
+        primary[dev] = *pctx;
+        hl_hidden_context_changed(dev);
+    }
     return close_frame(result);
 }
 
@@ -197,6 +201,7 @@ PRIMARY_END(cuDevicePrimaryCtxReset_v2, true)
         *pctx = NULL;                                                                                                  \
         result = CUDA_ERROR_OUT_OF_MEMORY;                                                                             \
     }                                                                                                                  \
+    if (result == CUDA_SUCCESS) hl_hidden_context_changed(dev);                                                        \
     return close_frame(result)
 
 HL_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {

@@ -46,6 +46,7 @@ static void fork_child(void) {
     hl_history_fork_child();
     hl_context_fork_child();
     hl_meters_fork_child();
+    hl_hidden_fork_child();
     hl_pools_forget();
     hl_identity_fork_child();
     hl_devices_forget();
@@ -61,6 +62,7 @@ static void pre_init(void) {
         hl_phase(HL_PHASE_ATTACHED, 0);
         hl_running_watch();
     }
+    hl_hidden_prepare();
     hl_pacing_prepare();
     __atomic_store_n(&prepared, wanted ? 2 : 1, __ATOMIC_RELEASE);
     hl_phase(HL_PHASE_PREINIT_EXIT, 0);

@@ -23,9 +23,10 @@ static uint64_t product(uint64_t x, uint64_t y, uint64_t z) {
 
 #define PACED(call)                                                                                                    \
     struct hl_pace pace;                                                                                               \
-    if (!hl_pace_enter(&pace, &launch)) return HL_PASS_ON(call);                                                       \
-    CUresult result = (call);                                                                                          \
-    hl_pace_leave(&pace, result);                                                                                      \
+    bool paced = hl_pace_enter(&pace, &launch);                                                                        \
+    CUresult result = paced ? (call) : HL_PASS_ON(call);                                                               \
+    if (paced) hl_pace_leave(&pace, result);                                                                           \
+    if (HL_UNLIKELY(hl_hidden_on) && result == CUDA_SUCCESS) hl_hidden_launched(launch.object);                        \
     return result
 
 /* name, entry class, stream class, parameters, arguments, and how to describe the launch. The paced half is a function of

@@ -87,7 +87,8 @@ void hl_pacing_prepare(void) {
     bool off = is_set(policy, "disable");
     slot->pacing_state = !limited ? HL_PACING_NONE : off ? HL_PACING_OFF : books ? HL_PACING_IDLE : HL_PACING_BLIND;
     monitored = books && hl_ledger_has_monitor();
-    int how = limited && !off ? HL_PACE_LIMITED : monitored ? HL_PACE_GATED : HL_PACE_UNLIMITED;
+    int free = monitored ? HL_PACE_GATED : hl_hidden_on ? HL_PACE_SEEN : HL_PACE_UNLIMITED;
+    int how = limited && !off ? HL_PACE_LIMITED : free;
     __atomic_store_n(&hl_pacing, how, __ATOMIC_RELEASE);
 }
 

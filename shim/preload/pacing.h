@@ -20,7 +20,13 @@
 
 #include <pthread.h>
 
-enum { HL_PACE_UNREAD, HL_PACE_UNLIMITED, HL_PACE_LIMITED, HL_PACE_GATED /* no limit, but a monitor */ };
+enum {
+    HL_PACE_UNREAD,
+    HL_PACE_UNLIMITED,
+    HL_PACE_LIMITED,
+    HL_PACE_GATED /* no limit, but a monitor */,
+    HL_PACE_SEEN /* no limit, first launches are looked at */
+};
 extern int hl_pacing;                    /* HL_PACE_*; relaxed: a process that has no core limit reads it and goes on */
 extern __thread unsigned hl_in_callback; /* this thread runs a host function */
 

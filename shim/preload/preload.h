@@ -154,6 +154,13 @@ void hl_graphs_allocate(void);
 CUresult hl_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream);
 void hl_pools_forget(void); /* fork child */
 
+/* -- what the driver takes by itself, as NVML shows it (hidden.c) -- */
+extern uint32_t hl_hidden_on; /* HOOKLAB_HIDDEN=observed */
+void hl_hidden_prepare(void); /* pre-init, after the books */
+void hl_hidden_fork_child(void);
+void hl_hidden_context_changed(int device);  /* one was made or ended there; inside the frame */
+void hl_hidden_launched(const void *object); /* a function or graph was launched; outside the frame */
+
 /* -- devices (devices.c) -- */
 void hl_devices_learn(void);                           /* post-init */
 void hl_devices_forget(void);                          /* fork child */

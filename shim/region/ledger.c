@@ -555,6 +555,15 @@ int32_t hl_ledger_extend(struct hl_ticket *ticket, uint64_t pointer, uint64_t co
     return problem;
 }
 
+void hl_ledger_grow(uint64_t pointer, uint64_t context, int device, int kind, uint64_t bytes) {
+    if (!bytes || valid(device, kind) || !ready()) return;
+    hl_ledger_book(device, bytes, kind);
+    if (hl_entries_resize(pointer, (int64_t)bytes)) return;
+    struct hl_entry entry = {
+        .pointer = pointer, .bytes = bytes, .context = context, .device = device, .kind = kind, .token = epoch};
+    if (enter_entry(&entry)) give_back(device, bytes, kind, BOOK_USED);
+}
+
 void hl_ledger_shrink(uint64_t pointer, uint64_t bytes) {
     struct hl_entry entry;
     if (!bytes || !hl_ledger_find(pointer, &entry) || !is_mine(entry.token)) return;

@@ -15,7 +15,15 @@
 #include <stdint.h>
 
 /* What is no allocation's address is entered under its handle with one of these in the low bits, which no address has. */
-enum { HL_TAG_CONTEXT = 1, HL_TAG_GRAPH = 2, HL_TAG_BLOCK = 3, HL_TAG_ARRAY = 5, HL_TAG_STACK = 6, HL_TAG_MAPPING = 7 };
+enum {
+    HL_TAG_CONTEXT = 1,
+    HL_TAG_GRAPH = 2,
+    HL_TAG_BLOCK = 3,
+    HL_TAG_HIDDEN = 4,
+    HL_TAG_ARRAY = 5,
+    HL_TAG_STACK = 6,
+    HL_TAG_MAPPING = 7
+};
 #define HL_TAG_PHYSICAL (UINT64_C(1) << 63) /* handles of physical memory may be any number */
 
 enum hl_memory_mode { HL_MODE_RESERVE = 0, HL_MODE_DOUBLE_CHECK = 1 };
@@ -90,6 +98,8 @@ void hl_ledger_share_again(uint64_t pointer, int unshared, const struct hl_entry
 /* One entry that grows and shrinks. extend: as keep, the bytes then are the entry's, which is made if need be. */
 int32_t hl_ledger_extend(struct hl_ticket *ticket, uint64_t pointer, uint64_t context, uint64_t bytes);
 void hl_ledger_shrink(uint64_t pointer, uint64_t bytes);
+/* As extend, for what was taken without asking, over the limit or not. */
+void hl_ledger_grow(uint64_t pointer, uint64_t context, int device, int kind, uint64_t bytes);
 /* Releases every entry of a context that the driver freed implicitly. Returns bytes released. */
 uint64_t hl_ledger_release_context(uint64_t context);
 uint64_t hl_ledger_used(int device);  /* container, pending included */

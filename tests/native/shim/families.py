@@ -269,6 +269,48 @@ def info():
     return [CUDA.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total)), left.value, total.value]
 
 
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+CALLED = """
+.extern .func (.param .b64 r) {name} (.param .b64 a);
+.visible .entry entry()
+{{
+ .reg .b64 %rd<4>; mov.u64 %rd1, 64;
+ {{ .param .b64 p0; .param .b64 q; st.param.b64 [p0+0], %rd1; call.uni (q), {name}, (p0); ld.param.b64 %rd2, [q+0]; }}
+ ret;
+}}
+"""
+SOURCES = {
+    "plain": ".visible .entry entry() { ret; }\n",
+    "prints": CALLED.format(name="vprintf"),
+    "allocates": CALLED.format(name="malloc"),
+    "local": ".visible .entry entry()\n{\n .local .align 4 .b8 own[16384];\n ret;\n}\n",
+    "large": ".visible .global .align 8 .b8 table[6291456];\n.visible .entry entry() { ret; }\n",
+}
+
+
+def module(name, what):
+    made = handle(0xBAD)
+    result = CUDA.cuModuleLoadData(ctypes.byref(made), (HEAD + SOURCES[what]).encode())
+    return [*put(name, result, made), made.value]
+
+
+def library(name, what):
+    made = handle()
+    image = (HEAD + SOURCES[what]).encode()
+    return put(name, CUDA.cuLibraryLoadData(ctypes.byref(made), image, None, None, 0, None, None, 0), made)
+
+
+def run(name, of_library=False):
+    function = handle()
+    if of_library:
+        kernel = handle()
+        result = CUDA.cuLibraryGetKernel(ctypes.byref(kernel), objects[name], b"entry")
+        result = result or CUDA.cuKernelGetFunction(ctypes.byref(function), kernel)
+    else:
+        result = CUDA.cuModuleGetFunction(ctypes.byref(function), objects[name], b"entry")
+    return [result or CUDA.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None) or CUDA.cuCtxSynchronize()]
+
+
 COMMANDS = {
     "init": lambda: [CUDA.cuInit(0)],
     "use": lambda device: [context_of(device)],
@@ -295,6 +337,12 @@ COMMANDS = {
     "graph_end": lambda name: drop(CUDA.cuGraphExecDestroy, name),
     "graph_trim": lambda device: [CUDA.cuDeviceGraphMemTrim(device)],
     "stack": lambda size: [CUDA.cuCtxSetLimit(0, size_t(size))],
+    "heap": lambda size: [CUDA.cuCtxSetLimit(2, size_t(size))],
+    "module": module,
+    "module_end": lambda name: drop(CUDA.cuModuleUnload, name),
+    "library": library,
+    "library_end": lambda name: drop(CUDA.cuLibraryUnload, name),
+    "run": run,
     "sync": lambda: [CUDA.cuCtxSynchronize()],
     "own_context": own_context,
     "enter": enter,
