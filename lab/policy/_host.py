@@ -10,15 +10,16 @@ from lab.policy._load import PolicyError, load, one_line
 
 # HL_ENGINE_HAS_* of engine.h, in the order of the optional methods in what `prepare` returns.
 _OPTIONAL = (("settle", 1), ("release", 2), ("lease", 4), ("observe", 8))
-_PACES_BLOCKS, _PACES_BOUNDED = 16, 32  # HL_ENGINE_PACES_*
+_PACES_BLOCKS, _PACES_BOUNDED, _PACES_INSTEAD = 16, 32, 64  # HL_ENGINE_PACES_*
 _PACING = ("lease", "observe")  # of the controller that HOOKLAB_PACING names, where it names one
 
 
 def prepare(spec: str, pacing: str) -> tuple[object, ...]:
-    """(features, admit, settle, release, lease, observe, bool, None); absent methods are None.
+    """(features, admit, settle, release, lease, observe, bool, None, what to tell); absent methods are None.
 
-    `pacing` is "" where no core limit applies, else "default" or what HOOKLAB_PACING says. Raises PolicyError when a
-    policy or controller cannot be used or does not exist.
+    `pacing` is "" where no core limit applies, else "default" or what HOOKLAB_PACING says. A controller that cannot be
+    used, or that does not exist, is told of in one line, and the default one applies: no limit is ever silently off.
+    Raises PolicyError when the policy cannot be used or does not exist.
     """
     # A policy that prints would write into the streams of the process under test; with None print does nothing.
     sys.stdin = sys.stdout = sys.stderr = None
@@ -28,9 +29,16 @@ def prepare(spec: str, pacing: str) -> tuple[object, ...]:
         raise PolicyError(f"{spec}: the path of a policy file must be absolute")
     policy = load(spec)
     pacer: object = policy
+    features, told = 0, ""
     if pacing:
-        pacer = _pacer(policy, pacing)
-    features = 0
+        try:
+            pacer = _pacer(policy, pacing)
+        except PolicyError as error:
+            from lab.policy.pacing import DEFAULT, load_pacing
+
+            pacer = load_pacing(DEFAULT)
+            told = f"HOOKLAB_PACING={pacing}: {error}; {DEFAULT} applies"
+            features |= _PACES_INSTEAD
     methods: list[object] = []
     for name, bit in _OPTIONAL:
         method = getattr(pacer if name in _PACING else policy, name, None)
@@ -40,7 +48,7 @@ def prepare(spec: str, pacing: str) -> tuple[object, ...]:
     if pacing:
         features |= _PACES_BLOCKS if getattr(pacer, "UNIT", "ns") == "blocks" else 0
         features |= _PACES_BOUNDED if getattr(pacer, "BOUNDED", True) else 0
-    return (features, policy.admit, *methods, bool, None)
+    return (features, policy.admit, *methods, bool, None, told[:900])
 
 
 def _pacer(policy: object, pacing: str) -> object:
@@ -52,11 +60,8 @@ def _pacer(policy: object, pacing: str) -> object:
         paces = hasattr(policy, "lease") and type(policy) is not MemoryPolicy
         return policy if paces else load_pacing(DEFAULT)
     if ":" in pacing and not pacing.startswith("/"):
-        raise PolicyError(f"HOOKLAB_PACING={pacing}: the path of a policy file must be absolute")
-    try:
-        return load_pacing(pacing)
-    except PolicyError as error:
-        raise PolicyError(f"HOOKLAB_PACING={pacing}: {error}") from None
+        raise PolicyError("the path of a policy file must be absolute")
+    return load_pacing(pacing)
 
 
 def describe(error: BaseException) -> str:

@@ -51,6 +51,8 @@ class ProcessPacing:
     pid: int
     state: str
     policy: str
+    instead: bool
+    """Of one that HOOKLAB_PACING asked for and that cannot be used."""
     identity_tier: int
     paced: dict[str, int]
     unpaced: dict[str, int]
@@ -67,7 +69,9 @@ class ProcessPacing:
         """The same in words, one fact a line."""
         if self.state == "none":
             return ["none applies to this process: no device has a CUDA_DEVICE_SM_LIMIT of 1 to 99"]
-        said = [f"{self.state}; policy {self.policy or 'unknown'}; identity tier {self.identity_tier or 'unknown'}"]
+        instead = " (what HOOKLAB_PACING asks for cannot be used)" if self.instead else ""
+        tier = self.identity_tier or "unknown"
+        said = [f"{self.state}; policy {self.policy or 'unknown'}{instead}; identity tier {tier}"]
         for device in self.devices:
             achieved = "not measured yet" if device.achieved is None else f"{device.achieved:.1f} %"
             age = "" if device.achieved_age_s is None else f" ({device.achieved_age_s:.1f} s ago)"
@@ -123,6 +127,7 @@ def _process(region: Region, slot: int, pid: int, devices: tuple[DevicePacing, .
         pid=pid,
         state=STATES.get(int(row["pacing_state"]), "unknown"),
         policy=bytes(row["pacing_policy"]).split(b"\0")[0].decode(errors="replace"),
+        instead=bool(row["pacing_instead"]),
         identity_tier=int(row["identity_tier"]),
         paced=counts("paced", ENTRIES),
         unpaced=counts("unpaced", ENTRIES),

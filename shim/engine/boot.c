@@ -89,7 +89,7 @@ static int load_policy(const char *policy, const char *pacing) {
     PyObject *made = NULL;
     hl_fault_describe_with(describe); /* its reference is kept for ever */
     if (pace) made = PY(PyObject_CallFunction)(prepare, "OO", spec, pace);
-    if (made && PY(PyTuple_Size)(made) == 8) {
+    if (made && PY(PyTuple_Size)(made) == 9) {
         hl_policy.none = PY(PyTuple_GetItem)(made, 7);
         PY(Py_IncRef)(hl_policy.none);
         hl_policy.features = (uint32_t)PY(PyLong_AsLongLongAndOverflow)(PY(PyTuple_GetItem)(made, 0), &(int){0});
@@ -99,6 +99,8 @@ static int load_policy(const char *policy, const char *pacing) {
         hl_policy.lease = item(made, 4);
         hl_policy.observe = item(made, 5);
         hl_policy.bool_type = item(made, 6);
+        const char *told = PY(PyUnicode_AsUTF8AndSize)(PY(PyTuple_GetItem)(made, 8), NULL);
+        if (told && *told) hl_gate_log(told);
     }
     if (!hl_policy.admit) hl_fault_say_exception("");
     PY(Py_DecRef)(made);

@@ -29,8 +29,9 @@ enum {
     HL_ENGINE_HAS_RELEASE = 2,
     HL_ENGINE_HAS_LEASE = 4,
     HL_ENGINE_HAS_OBSERVE = 8,
-    HL_ENGINE_PACES_BLOCKS = 16, /* a launch costs its thread blocks, else its GPU time in ns */
-    HL_ENGINE_PACES_BOUNDED = 32 /* the launch path bounds the work in flight */
+    HL_ENGINE_PACES_BLOCKS = 16,  /* a launch costs its thread blocks, else its GPU time in ns */
+    HL_ENGINE_PACES_BOUNDED = 32, /* the launch path bounds the work in flight */
+    HL_ENGINE_PACES_INSTEAD = 64  /* the pacing policy asked for cannot be used: the default one applies, it was said */
 };
 
 struct hl_engine_api {

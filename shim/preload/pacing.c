@@ -57,6 +57,8 @@ static void state(uint32_t what) {
 
 /* ---- life ---- */
 
+static const char default_policy[] = "hybrid";
+
 static bool is_set(const char *text, const char *value) { return text && !strcmp(text, value); }
 
 const char *hl_pacing_wanted(void) {
@@ -83,13 +85,19 @@ void hl_pacing_prepare(void) {
         limited |= pacer->limited;
     }
     const char *name = hl_config("HOOKLAB_PACING");
-    if (limited) snprintf(slot->pacing_policy, sizeof slot->pacing_policy, "%s", name && *name ? name : "hybrid");
+    if (limited) snprintf(slot->pacing_policy, sizeof slot->pacing_policy, "%s", name && *name ? name : default_policy);
     bool off = is_set(policy, "disable");
     slot->pacing_state = !limited ? HL_PACING_NONE : off ? HL_PACING_OFF : books ? HL_PACING_IDLE : HL_PACING_BLIND;
     monitored = books && hl_ledger_has_monitor();
     int free = monitored ? HL_PACE_GATED : hl_hidden_on ? HL_PACE_SEEN : HL_PACE_UNLIMITED;
     int how = limited && !off ? HL_PACE_LIMITED : free;
     __atomic_store_n(&hl_pacing, how, __ATOMIC_RELEASE);
+}
+
+void hl_pace_instead(void) {
+    memset(slot->pacing_policy, 0, sizeof slot->pacing_policy);
+    memcpy(slot->pacing_policy, default_policy, sizeof default_policy);
+    __atomic_store_n(&slot->pacing_instead, 1, __ATOMIC_RELAXED);
 }
 
 static uint64_t sum(const uint64_t *words) {

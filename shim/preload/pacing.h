@@ -128,6 +128,7 @@ bool hl_pace_enter(struct hl_pace *pace,
                    const struct hl_launch *launch); /* true: inside the frame until hl_pace_leave */
 void hl_pace_leave(struct hl_pace *pace, CUresult result);
 void hl_pace_unpaced(int entry, int why);  /* counts a launch that passes beside the limiter */
+void hl_pace_instead(void);                /* the policy asked for cannot be used: the default one applies */
 struct hl_region_slot *hl_pace_slot(void); /* this process's counters; never NULL */
 extern struct hl_pacer hl_pacers[HL_DEVICES];
 

@@ -55,6 +55,7 @@ bool hl_lease_features(struct hl_pacer *pacer) {
     pacer->bounded = features & HL_ENGINE_PACES_BOUNDED;
     pacer->known = true;
     pthread_mutex_unlock(&pacer->mutex);
+    if (features & HL_ENGINE_PACES_INSTEAD) hl_pace_instead();
     return true;
 }
 

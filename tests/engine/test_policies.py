@@ -10,10 +10,12 @@ import pytest
 
 import lab.policy
 from lab.policy import ALLOWED_MODULES, MemoryPolicy, PolicyError
+from lab.policy.pacing._words import SMS, TARGET, THREADS
 
 Serve = Callable[..., Any]
 
 ABSENT, FAULT, REENTRY = -(2**63), -(2**63) + 1, -(2**63) + 2
+INSTEAD = 64  # HL_ENGINE_PACES_INSTEAD
 ADMIT = "def admit(self, device, size, kind, used, limit, shared):"
 
 
@@ -100,7 +102,27 @@ def test_bad_names(engine: Path, serve: Serve, tmp_path: Path) -> None:
         server = serve(engine, spec)
         assert (server.booted, server.reason) == (ABSENT, str(caught.value))
     assert "must be absolute" in serve(engine, "here.py:P").reason
-    assert "no controller 'fast'; known: delta-hami, " in serve(engine, "", THIN_PACING="fast").reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("fast", "no controller 'fast'; known: delta-hami, "),
+        ("here.py:P", "the path of a policy file must be absolute"),
+    ],
+)
+def test_a_controller_that_cannot_be_used_is_said_once(engine: Path, serve: Serve, wanted: str, said: str) -> None:
+    server = serve(engine, "", THIN_PACING=wanted)
+    assert (server.booted, server.ask("lines")) == (0, 1)
+    line = server.text("log")
+    assert line.startswith(f"HOOKLAB_PACING={wanted}: {said}")
+    assert line.endswith("; hybrid applies")
+    assert server.ask("features") & INSTEAD
+    for index, value in ((TARGET, 30), (SMS, 108), (THREADS, 2048)):
+        server.ask("poke", index, value)
+    assert server.ask("lease", 0, 1_000_000, 1) > 0
+    assert server.ask("lease", 0, 1_000_000_000, 2) < 0  # hybrid's answers
+    assert not serve(engine, "", THIN_PACING="duty").ask("features") & INSTEAD
 
 
 def test_faults_are_counted_logged_and_harmless(engine: Path, serve: Serve, faulty: str) -> None:

@@ -113,12 +113,27 @@ def test_a_policy_that_fails_lets_launches_pass_and_counts_them(lab: Any, tmp_pa
     assert "ZeroDivisionError" in played.err
 
 
-@pytest.mark.report("B78", plants="no such policy")
-def test_an_unknown_policy_is_said_and_counted(lab: Any) -> None:
-    played = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_PACING="no-such")
+@pytest.mark.report("B78", plants="no engine")
+def test_without_an_engine_launches_pass_and_are_counted(lab: Any) -> None:
+    played = lab.play(seconds=0.1, CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_ENGINE_LIB="/nowhere/engine.so")
     assert played.slot["pacing_state"] == REGION["HL_PACING_ABSENT"]
     assert why(played.slot, "ABSENT") == played.report["launches"]
-    assert "no-such" in played.err
+    (line,) = [line for line in played.err.splitlines() if "no policy engine" in line]
+    assert "/nowhere/engine.so" in line
+
+
+@pytest.mark.parametrize("wanted", ["no-such", "here.py:Mine", "/nowhere/mine.py:Mine"])
+def test_a_policy_that_cannot_be_used_is_said_and_the_default_one_applies(lab: Any, wanted: str) -> None:
+    played = lab.play(seconds=0.3, CUDA_DEVICE_SM_LIMIT="30", HOOKLAB_PACING=wanted)
+    (line,) = [line for line in played.err.splitlines() if "HOOKLAB_PACING" in line]
+    assert line.startswith(f"hooklab: HOOKLAB_PACING={wanted}: ")
+    assert line.endswith("; hybrid applies")
+    assert played.slot["pacing_state"] == REGION["HL_PACING_ON"]
+    assert (bytes(played.slot["pacing_policy"]).rstrip(b"\0"), played.slot["pacing_instead"]) == (b"hybrid", 1)
+    assert paced(played.slot, "KERNEL") == played.report["launches"]
+    assert not played.slot["unpaced"].any()
+    wall = played.report["ended_ns"] - played.report["began_ns"]
+    assert played.device["measured"] < wall * 0.6  # unlimited it is the whole time
 
 
 def test_the_board_of_the_node_is_the_sample(lab: Any, tmp_path: Path) -> None:
