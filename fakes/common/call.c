@@ -46,9 +46,10 @@ static int act(struct hl_call *call, uint32_t index, uint64_t number) {
         if (!hl_meet_arrive(hl_node.base, hl_node.slot, index, &round))
             hl_meet_wait(hl_node.base, hl_node.slot, index, round);
         return 0;
-    case HL_ACTION_LOST: /* code = ordinal of the device that falls off the bus */
-        if (f->code >= 0 && (uint32_t)f->code < hl_node.header->device_count)
-            __atomic_store_n(&hl_node.devices[f->code].lost, 1, __ATOMIC_RELEASE);
+    case HL_ACTION_LOST: /* code = the card that falls off the bus, its instances with it */
+        for (uint32_t row = 0; row < hl_node.header->device_count; row++)
+            if ((int32_t)row == f->code || (int32_t)hl_node.devices[row].parent == f->code + 1)
+                __atomic_store_n(&hl_node.devices[row].lost, 1, __ATOMIC_RELEASE);
         return 0;
     default: return 0;
     }

@@ -46,6 +46,12 @@ static int attribute(const struct hl_node_device *d, int which) {
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return (int)d->blocks_per_sm;
     case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return d->cc_major >= 8 ? (int)(d->l2_bytes / 8 * 5) : 0;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return d->cc_major >= 9;
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST: return d->integrated ? 1 : measured[which];
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED: return d->integrated ? 0 : measured[which];
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID: return (int)d->pci_device_id;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID: return (int)d->pci_subsystem_id;
     default: return measured[which];
@@ -110,16 +116,18 @@ static CUresult name(char *out, int length, CUdevice device) {
 }
 ENTRY(cuDeviceGetName, (char *text, int length, CUdevice device), name(text, length, device))
 
-static CUresult uuid(CUuuid *out, CUdevice device) {
+/* Of a MIG device, the second version gives its own, the first its card's. */
+static CUresult uuid(CUuuid *out, CUdevice device, int card) {
     struct hl_node_device *d;
     CUresult result = known(device, &d);
     if (result) return result;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (card && d->parent) d = physical(d->parent - 1);
     memcpy(out->bytes, d->uuid, sizeof out->bytes);
     return CUDA_SUCCESS;
 }
-ENTRY(cuDeviceGetUuid, (CUuuid * id, CUdevice device), uuid(id, device))
-ENTRY(cuDeviceGetUuid_v2, (CUuuid * id, CUdevice device), uuid(id, device))
+ENTRY(cuDeviceGetUuid, (CUuuid * id, CUdevice device), uuid(id, device, 1))
+ENTRY(cuDeviceGetUuid_v2, (CUuuid * id, CUdevice device), uuid(id, device, 0))
 
 static CUresult total(size_t *out, CUdevice device) {
     if (out) *out = 0;
@@ -200,11 +208,11 @@ static CUresult by_pci(CUdevice *out, const char *text) {
 }
 ENTRY(cuDeviceGetByPCIBusId, (CUdevice * device, const char *text), by_pci(device, text))
 
-/* Peers: cards of one model that are no consumer cards reach each other's memory. */
+/* Peers: cards of one model that are no consumer cards reach each other's memory; MIG devices reach nobody's. */
 int peer_possible(uint32_t device, uint32_t other) {
     enum { BRAND_GEFORCE = 5 };
-    return device != other && physical(device)->brand != BRAND_GEFORCE &&
-           strcmp(physical(device)->name, physical(other)->name) == 0;
+    return device != other && !physical(device)->parent && !physical(other)->parent &&
+           physical(device)->brand != BRAND_GEFORCE && strcmp(physical(device)->name, physical(other)->name) == 0;
 }
 
 static CUresult peer(int *out, CUdevice device, CUdevice other) {

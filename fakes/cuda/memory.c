@@ -214,7 +214,7 @@ static inline CUresult info(size_t *free_bytes, size_t *total) {
     const struct hl_node_device *d = physical(ctx->device);
     lent_look();
     uint64_t used = __atomic_load_n(&d->used, __ATOMIC_RELAXED);
-    if (free_bytes) *free_bytes = d->total_bytes - used;
+    if (free_bytes) *free_bytes = d->total_bytes - d->host_bytes - used;
     if (total) *total = d->total_bytes;
     return CUDA_SUCCESS;
 }

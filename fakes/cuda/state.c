@@ -65,21 +65,49 @@ CUdevice ordinal_of(uint32_t physical_index) {
     return 0;
 }
 
-/* Which device a "GPU-..." prefix of at least one digit means; -1 none or more than one. */
-static int by_uuid(const char *token, size_t length) {
+/* Which device a "GPU-..." or "MIG-..." prefix of at least one digit means; -1 none or more than one. */
+static int by_uuid(const char *token, size_t length, int instance) {
     int found = -1;
     if (length <= 4) return -1;
     for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
+        if ((physical(i)->parent != 0) != (instance != 0)) continue;
         const uint8_t *u = physical(i)->uuid;
         char text[48];
-        snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-                 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+        snprintf(text, sizeof text, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                 instance ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11],
+                 u[12], u[13], u[14], u[15]);
         if (length <= strlen(text) && strncasecmp(text, token, length) == 0) {
             if (found >= 0) return -1;
             found = (int)i;
         }
     }
     return found;
+}
+
+/* The form of drivers before 470: "MIG-GPU-<uuid of the card>/<GPU instance>/<compute instance>". */
+static int by_instance_ids(const char *token, size_t length) {
+    char text[96];
+    if (length >= sizeof text) return -1;
+    memcpy(text, token, length);
+    text[length] = 0;
+    char *slash = strchr(text, '/');
+    unsigned gpu, compute;
+    char more;
+    if (!slash || sscanf(slash, "/%u/%u%c", &gpu, &compute, &more) != 2) return -1;
+    int card = by_uuid(text + 4, (size_t)(slash - text) - 4, 0);
+    for (uint32_t i = hl_node.header->card_count; card >= 0 && i < hl_node.header->device_count; i++)
+        if (physical(i)->parent == (uint32_t)card + 1 && physical(i)->gpu_instance == gpu &&
+            physical(i)->compute_instance == compute)
+            return (int)i;
+    return -1;
+}
+
+/* What stands for a card: itself, or the first of its MIG devices where it is cut; -1: it is cut and has none. */
+static int usable(uint32_t card) {
+    if (!physical(card)->mig) return (int)card;
+    for (uint32_t i = hl_node.header->card_count; i < hl_node.header->device_count; i++)
+        if (physical(i)->parent == card + 1) return (int)i;
+    return -1;
 }
 
 /* How CUDA numbers the node's cards: the fastest first, by SMs and clock (assumed: NVIDIA documents no measure), equal
@@ -99,16 +127,29 @@ static void number_devices(uint32_t *order, uint32_t count) {
     }
 }
 
+/* A process that sees a MIG device sees no other device: the first MIG device is what counts. */
+static CUresult only_instance(void) {
+    for (int i = 0; i < fake.count; i++)
+        if (physical(fake.visible[i].physical)->parent) {
+            fake.visible[0] = fake.visible[i];
+            fake.count = 1;
+        }
+    return fake.count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: entries up to the first one that makes no sense; the first entry
  * decides whether numbers or UUIDs are meant; trailing letters of a number are ignored; a repeated device is an error. */
 static CUresult choose_devices(void) {
     const char *text = hl_config("CUDA_VISIBLE_DEVICES");
-    uint32_t count = hl_node.header->device_count, order[HL_MAX_DEVICES];
+    uint32_t count = hl_node.header->card_count, order[HL_MAX_DEVICES];
     number_devices(order, count);
     fake.count = 0;
     if (!text) {
-        for (uint32_t i = 0; i < count; i++) fake.visible[fake.count++] = (struct visible){.physical = order[i]};
-        return CUDA_SUCCESS;
+        for (uint32_t i = 0; i < count; i++) {
+            int row = usable(order[i]);
+            if (row >= 0) fake.visible[fake.count++] = (struct visible){.physical = (uint32_t)row};
+        }
+        return only_instance();
     }
     int form = 0; /* 1 numbers, 2 UUIDs */
     for (const char *at = text; *at;) {
@@ -117,15 +158,20 @@ static CUresult choose_devices(void) {
         size_t size = length;
         while (size && isspace((unsigned char)*start)) start++, size--;
         while (size && isspace((unsigned char)start[size - 1])) size--;
-        int device = -1, kind = size >= 4 && strncasecmp(start, "GPU-", 4) == 0 ? 2 : 1;
+        int instance = size >= 4 && strncasecmp(start, "MIG-", 4) == 0;
+        int device = -1, kind = instance || (size >= 4 && strncasecmp(start, "GPU-", 4) == 0) ? 2 : 1;
         if (form && kind != form) break;
         form = kind;
-        if (kind == 2) {
-            device = by_uuid(start, size);
+        if (instance) {
+            device = memchr(start, '/', size) ? by_instance_ids(start, size) : by_uuid(start, size, 1);
+        } else if (kind == 2) {
+            device = by_uuid(start, size, 0);
+            if (device >= 0) device = usable((uint32_t)device);
         } else {
             char *end;
             long number = strtol(start, &end, 10);
-            if (end != start && end <= start + size && number >= 0 && number < (long)count) device = (int)order[number];
+            if (end != start && end <= start + size && number >= 0 && number < (long)count)
+                device = usable(order[number]);
         }
         if (device < 0) break;
         for (int i = 0; i < fake.count; i++)
@@ -137,7 +183,7 @@ static CUresult choose_devices(void) {
         at += length;
         if (*at == ',') at++;
     }
-    return fake.count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+    return only_instance();
 }
 
 static uint8_t current_device(void) { return fake_current ? (uint8_t)fake_current->device : 0xFF; }

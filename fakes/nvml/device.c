@@ -20,7 +20,7 @@ nvmlReturn_t hl_nvml_text(const char *text, size_t capacity, char *out, unsigned
 void hl_nvml_uuid_text(const struct hl_node_device *device, char out[NVML_DEVICE_UUID_BUFFER_SIZE]) {
     static const char digits[] = "0123456789abcdef";
     char *at = out;
-    memcpy(at, "GPU-", 4);
+    memcpy(at, device->parent ? "MIG-" : "GPU-", 4);
     at += 4;
     for (int i = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10) *at++ = '-';
@@ -36,12 +36,12 @@ void hl_nvml_bus_text(const struct hl_node_device *device, int digits, char *out
 }
 
 NVML_BODY(nvmlDeviceGetName, (nvmlDevice_t handle, char *name, unsigned int length), (handle, name, length)) {
-    NVML_DEVICE(device, handle);
+    NVML_ANY_DEVICE(device, handle);
     return hl_nvml_text(device->name, sizeof device->name, name, length);
 }
 
 NVML_BODY(nvmlDeviceGetUUID, (nvmlDevice_t handle, char *uuid, unsigned int length), (handle, uuid, length)) {
-    NVML_DEVICE(device, handle);
+    NVML_ANY_DEVICE(device, handle);
     char text[NVML_DEVICE_UUID_BUFFER_SIZE];
     hl_nvml_uuid_text(device, text);
     return hl_nvml_text(text, sizeof text, uuid, length);
@@ -90,13 +90,13 @@ NVML_BODY(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t handle, int *major, 
     return NVML_SUCCESS;
 }
 
-NVML_NUMBER(nvmlDeviceGetIndex, unsigned int, device - hl_node.devices)
+NVML_NUMBER_OF(NVML_ANY_DEVICE, nvmlDeviceGetIndex, unsigned int,
+               device->parent ? device->mig_index : device - hl_node.devices)
 NVML_NUMBER(nvmlDeviceGetMinorNumber, unsigned int, device->minor_number)
 NVML_NUMBER(nvmlDeviceGetBoardId, unsigned int, device->pci_domain << 16 | device->pci_bus << 8)
 NVML_NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
 NVML_NUMBER(nvmlDeviceGetBrand, nvmlBrandType_t, device->brand)
 NVML_NUMBER(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, device->architecture)
-NVML_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, device->sm_count * device->cores_per_sm)
 NVML_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, device->bus_width_bits)
 NVML_NUMBER(nvmlDeviceGetBusType, nvmlBusType_t, NVML_BUS_TYPE_PCIE)
 NVML_NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, device->pcie_generation)
@@ -107,15 +107,42 @@ NVML_NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, device->pcie_width)
 NVML_NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned int, 0)
 NVML_NUMBER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
 NVML_NUMBER(nvmlDeviceGetAccountingMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
-NVML_NUMBER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
 NVML_NUMBER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 NVML_NUMBER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 NVML_NUMBER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, NVML_GPU_VIRTUALIZATION_MODE_NONE)
 NVML_NUMBER(nvmlDeviceGetPowerManagementMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
-NVML_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, device->power_limit_mw)
-NVML_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, device->power_limit_mw)
-NVML_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, device->power_limit_mw)
 NVML_NUMBER(nvmlDeviceGetNumFans, unsigned int, device->fan_count)
+
+/* What a card says only while it is whole. */
+NVML_BODY(nvmlDeviceGetNumGpuCores, (nvmlDevice_t handle, unsigned int *cores), (handle, cores)) {
+    NVML_DEVICE(device, handle);
+    if (!cores) return NVML_ERROR_INVALID_ARGUMENT;
+    if (device->mig) return NVML_ERROR_NOT_SUPPORTED;
+    *cores = device->sm_count * device->cores_per_sm;
+    return NVML_SUCCESS;
+}
+
+/* Of a card that is cut, each MIG device has a mode of its own. */
+NVML_BODY(nvmlDeviceGetComputeMode, (nvmlDevice_t handle, nvmlComputeMode_t *mode), (handle, mode)) {
+    NVML_ANY_DEVICE(device, handle);
+    if (!mode) return NVML_ERROR_INVALID_ARGUMENT;
+    if (device->mig) return NVML_ERROR_NOT_SUPPORTED;
+    *mode = NVML_COMPUTEMODE_DEFAULT;
+    return NVML_SUCCESS;
+}
+
+/* A GPU inside the host's processor has no limit of its own. */
+#define POWER_LIMIT(name)                                                                                              \
+    NVML_BODY(name, (nvmlDevice_t handle, unsigned int *mw), (handle, mw)) {                                           \
+        NVML_DEVICE(device, handle);                                                                                   \
+        if (!mw) return NVML_ERROR_INVALID_ARGUMENT;                                                                   \
+        if (device->integrated) return NVML_ERROR_NOT_SUPPORTED;                                                       \
+        *mw = device->power_limit_mw;                                                                                  \
+        return NVML_SUCCESS;                                                                                           \
+    }
+POWER_LIMIT(nvmlDeviceGetPowerManagementLimit)
+POWER_LIMIT(nvmlDeviceGetPowerManagementDefaultLimit)
+POWER_LIMIT(nvmlDeviceGetEnforcedPowerLimit)
 
 static uint32_t index_of(const struct hl_node_device *device) { return (uint32_t)(device - hl_node.devices); }
 
@@ -204,19 +231,6 @@ NVML_BODY(nvmlDeviceGetClock, (nvmlDevice_t handle, nvmlClockType_t type, nvmlCl
     if ((unsigned)id >= NVML_CLOCK_ID_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
     return clock_mhz(device, type, id != NVML_CLOCK_ID_CURRENT, value);
 }
-
-/* Cards that can be partitioned say that the mode is off; the others do not know the question. */
-NVML_BODY(nvmlDeviceGetMigMode, (nvmlDevice_t handle, unsigned int *now, unsigned int *pending),
-          (handle, now, pending)) {
-    NVML_DEVICE(device, handle);
-    if (!now || !pending) return NVML_ERROR_INVALID_ARGUMENT;
-    if (!hl_nvml_has_mig(device)) return NVML_ERROR_NOT_SUPPORTED;
-    *now = *pending = NVML_DEVICE_MIG_DISABLE;
-    return NVML_SUCCESS;
-}
-
-NVML_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, hl_nvml_has_mig(device) ? 7 : 0)
-NVML_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 
 NVML_BODY(nvmlDeviceGetEccMode, (nvmlDevice_t handle, nvmlEnableState_t *now, nvmlEnableState_t *pending),
           (handle, now, pending)) {

@@ -45,7 +45,7 @@ static nvmlReturn_t wait_event(nvmlEventSet_t set, nvmlEventData_t *data, unsign
     if (!set || !data) return NVML_ERROR_INVALID_ARGUMENT;
     uint64_t end = hl_now_ns() + (uint64_t)timeout_ms * 1000000;
     for (;;) {
-        for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
+        for (uint32_t i = 0; i < hl_node.header->card_count; i++) {
             uint32_t bit = 1u << i;
             if (!(set->types[i] & nvmlEventTypeXidCriticalError) ||
                 !__atomic_load_n(&hl_node.devices[i].lost, __ATOMIC_ACQUIRE))

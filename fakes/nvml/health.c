@@ -1,14 +1,10 @@
 /* The state of a healthy card: no memory error was ever counted, no page retired, no row remapped, nobody encodes or
- * captures frames; clocks, thresholds and link speeds that a profile gives; MIG switched off; accounting switched off. */
+ * captures frames; clocks, thresholds and link speeds that a profile gives; accounting switched off. */
 #include <string.h>
 
 #include "frame.h"
 
 enum { CLOCK_STEP_MHZ = 15, ACCOUNTING_BUFFER = 4000, POWER_PARTS = 7, LOWEST_PARTS = 2 };
-
-int hl_nvml_has_mig(const struct hl_node_device *device) {
-    return device->architecture == NVML_DEVICE_ARCH_AMPERE || device->architecture == NVML_DEVICE_ARCH_HOPPER;
-}
 
 static int remaps_rows(const struct hl_node_device *device) { return device->architecture >= NVML_DEVICE_ARCH_AMPERE; }
 
@@ -227,61 +223,6 @@ NVML_BODY(nvmlDeviceGetPciInfoExt, (nvmlDevice_t handle, nvmlPciInfoExt_t *pci),
     pci->subClass = device->brand == NVML_BRAND_GEFORCE ? 0 : THREE_D;
     hl_nvml_bus_text(device, 8, pci->busId, sizeof pci->busId);
     return NVML_SUCCESS;
-}
-
-NVML_BODY(nvmlDeviceGetHandleByUUIDV, (const nvmlUUID_t *uuid, nvmlDevice_t *out), (uuid, out)) {
-    if (!uuid || !out) return NVML_ERROR_INVALID_ARGUMENT;
-    if (uuid->version != nvmlUUID_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    if (uuid->type != NVML_UUID_TYPE_ASCII && uuid->type != NVML_UUID_TYPE_BINARY) return NVML_ERROR_INVALID_ARGUMENT;
-    for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
-        char text[NVML_DEVICE_UUID_BUFFER_SIZE];
-        hl_nvml_uuid_text(&hl_node.devices[i], text);
-        if (uuid->type == NVML_UUID_TYPE_ASCII ? strncmp(text, uuid->value.str, sizeof uuid->value.str) == 0
-                                               : memcmp(hl_node.devices[i].uuid, uuid->value.bytes, 16) == 0) {
-            *out = &hl_nvml_handles[i];
-            return NVML_SUCCESS;
-        }
-    }
-    return NVML_ERROR_NOT_FOUND;
-}
-
-/* ---- MIG, switched off: there is no instance of anything ------------------------------------------------------ */
-
-NVML_BODY(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t handle, unsigned int index, nvmlDevice_t *out),
-          (handle, index, out)) {
-    enum { MOST = 7 };
-    NVML_DEVICE(device, handle);
-    if (!out || (hl_nvml_has_mig(device) && index >= MOST)) return NVML_ERROR_INVALID_ARGUMENT;
-    return hl_nvml_has_mig(device) ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_BODY(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvmlDevice_t handle, nvmlDevice_t *out), (handle, out)) {
-    NVML_DEVICE(device, handle);
-    (void)out;
-    return NVML_ERROR_INVALID_ARGUMENT; /* the handle of a whole card is none of a MIG device */
-}
-
-#define MIG_ONLY(name)                                                                                                 \
-    NVML_BODY(name, (nvmlDevice_t handle, unsigned int *id), (handle, id)) {                                           \
-        NVML_DEVICE(device, handle);                                                                                   \
-        return id ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;                                            \
-    }
-MIG_ONLY(nvmlDeviceGetGpuInstanceId)
-MIG_ONLY(nvmlDeviceGetComputeInstanceId)
-
-/* Needs MIG on. */
-NVML_BODY(nvmlDeviceGetGpuInstances,
-          (nvmlDevice_t handle, unsigned int profile, nvmlGpuInstance_t *out, unsigned int *count),
-          (handle, profile, out, count)) {
-    NVML_DEVICE(device, handle);
-    (void)profile;
-    return out && count ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
-}
-NVML_BODY(nvmlDeviceGetGpuInstanceById, (nvmlDevice_t handle, unsigned int id, nvmlGpuInstance_t *out),
-          (handle, id, out)) {
-    NVML_DEVICE(device, handle);
-    (void)id;
-    return out ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 /* ---- accounting, switched off --------------------------------------------------------------------------------- */

@@ -86,7 +86,7 @@ NVML_BODY(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t a, nvmlDevice_t b, 
 static nvmlReturn_t list(uint32_t skip, int any, unsigned int *count, nvmlDevice_t *devices) {
     unsigned found = 0, room = *count;
     if (room && !devices) return NVML_ERROR_INVALID_ARGUMENT;
-    for (uint32_t i = 0; any && i < hl_node.header->device_count; i++) {
+    for (uint32_t i = 0; any && i < hl_node.header->card_count; i++) {
         if (i == skip) continue;
         if (room && found == room) break;
         if (room) devices[found] = &hl_nvml_handles[i];
@@ -208,9 +208,3 @@ REFUSED1(nvmlDeviceSetGpuOperationMode, nvmlGpuOperationMode_t)
 REFUSED2(nvmlDeviceSetApplicationsClocks)
 REFUSED2(nvmlDeviceSetGpuLockedClocks)
 REFUSED2(nvmlDeviceSetMemoryLockedClocks)
-NVML_BODY(nvmlDeviceSetMigMode, (nvmlDevice_t handle, unsigned int mode, nvmlReturn_t *status),
-          (handle, mode, status)) {
-    NVML_DEVICE(device, handle);
-    if (!status || mode > NVML_DEVICE_MIG_ENABLE) return NVML_ERROR_INVALID_ARGUMENT;
-    return hl_nvml_has_mig(device) ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_NOT_SUPPORTED;
-}

@@ -68,18 +68,22 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 
 static nvmlReturn_t device_count(unsigned int *value) {
     if (!value) return NVML_ERROR_INVALID_ARGUMENT;
-    *value = hl_node.header->device_count;
+    *value = hl_node.header->card_count;
     return NVML_SUCCESS;
 }
 
 NVML_BODY(nvmlDeviceGetCount, (unsigned int *value), (value)) { return device_count(value); }
 NVML_BODY(nvmlDeviceGetCount_v2, (unsigned int *value), (value)) { return device_count(value); }
 
-static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *handle) {
-    if (!handle || index >= hl_node.header->device_count) return NVML_ERROR_INVALID_ARGUMENT;
-    if (__atomic_load_n(&hl_node.devices[index].lost, __ATOMIC_ACQUIRE)) return NVML_ERROR_GPU_IS_LOST;
-    *handle = &hl_nvml_handles[index];
+static nvmlReturn_t of_row(uint32_t row, nvmlDevice_t *handle) {
+    if (__atomic_load_n(&hl_node.devices[row].lost, __ATOMIC_ACQUIRE)) return NVML_ERROR_GPU_IS_LOST;
+    *handle = &hl_nvml_handles[row];
     return NVML_SUCCESS;
+}
+
+static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *handle) {
+    if (!handle || index >= hl_node.header->card_count) return NVML_ERROR_INVALID_ARGUMENT;
+    return of_row(index, handle);
 }
 
 NVML_BODY(nvmlDeviceGetHandleByIndex, (unsigned int index, nvmlDevice_t *handle), (index, handle)) {
@@ -91,17 +95,31 @@ NVML_BODY(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *hand
 
 NVML_BODY(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *handle), (uuid, handle)) {
     if (!uuid || !handle) return NVML_ERROR_INVALID_ARGUMENT;
-    for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
+    for (uint32_t row = 0; row < hl_node.header->device_count; row++) { /* cards and MIG devices */
         char text[NVML_DEVICE_UUID_BUFFER_SIZE];
-        hl_nvml_uuid_text(&hl_node.devices[i], text);
-        if (strcmp(text, uuid) == 0) return by_index(i, handle);
+        hl_nvml_uuid_text(&hl_node.devices[row], text);
+        if (strcmp(text, uuid) == 0) return of_row(row, handle);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML_BODY(nvmlDeviceGetHandleByUUIDV, (const nvmlUUID_t *uuid, nvmlDevice_t *handle), (uuid, handle)) {
+    if (!uuid || !handle) return NVML_ERROR_INVALID_ARGUMENT;
+    if (uuid->version != nvmlUUID_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (uuid->type != NVML_UUID_TYPE_ASCII && uuid->type != NVML_UUID_TYPE_BINARY) return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t row = 0; row < hl_node.header->device_count; row++) {
+        char text[NVML_DEVICE_UUID_BUFFER_SIZE];
+        hl_nvml_uuid_text(&hl_node.devices[row], text);
+        if (uuid->type == NVML_UUID_TYPE_ASCII ? strncmp(text, uuid->value.str, sizeof uuid->value.str) == 0
+                                               : memcmp(hl_node.devices[row].uuid, uuid->value.bytes, 16) == 0)
+            return of_row(row, handle);
     }
     return NVML_ERROR_NOT_FOUND;
 }
 
 NVML_BODY(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *handle), (serial, handle)) {
     if (!serial || !handle) return NVML_ERROR_INVALID_ARGUMENT;
-    for (uint32_t i = 0; i < hl_node.header->device_count; i++)
+    for (uint32_t i = 0; i < hl_node.header->card_count; i++)
         if (strncmp(hl_node.devices[i].serial, serial, sizeof hl_node.devices[i].serial) == 0)
             return by_index(i, handle);
     return NVML_ERROR_NOT_FOUND;
@@ -110,7 +128,7 @@ NVML_BODY(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *handle
 /* Four or eight digits of domain, upper or lower case. */
 static nvmlReturn_t by_bus(const char *bus, nvmlDevice_t *handle) {
     if (!bus || !handle) return NVML_ERROR_INVALID_ARGUMENT;
-    for (uint32_t i = 0; i < hl_node.header->device_count; i++) {
+    for (uint32_t i = 0; i < hl_node.header->card_count; i++) {
         char wide[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE], narrow[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
         hl_nvml_bus_text(&hl_node.devices[i], 8, wide, sizeof wide);
         hl_nvml_bus_text(&hl_node.devices[i], 4, narrow, sizeof narrow);

@@ -1,5 +1,5 @@
 /* Which processes use a device: a process is listed from its first context to its last. By which PID, and whether at all,
- * is the node's choice: drivers differ (hl_nvml_pid). */
+ * is the node's choice: drivers differ (hl_nvml_pid). A card that is cut lists the users of all its MIG devices. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@ static const unsigned none = 0xFFFFFFFFu; /* no GPU instance, no compute instanc
 struct user {
     uint32_t pid;
     uint64_t bytes;
+    unsigned gpu_instance, compute_instance;
 };
 
 uint32_t hl_nvml_pid(const struct hl_node_process *process) {
@@ -23,27 +24,38 @@ uint32_t hl_nvml_pid(const struct hl_node_process *process) {
     return process->pid_namespace == mine ? process->ns_pid : 0;
 }
 
-/* The users of a device, in order of their slots: *out (free it) and their number; -1 without memory. */
-static int users(uint32_t index, struct user **out) {
+static int users_of_row(uint32_t row, struct user *list) {
+    const struct hl_node_device *device = &hl_node.devices[row];
     int found = 0;
-    struct user *list = malloc(hl_node.header->process_capacity * sizeof *list);
-    *out = list;
-    if (!list) return -1;
     for (uint32_t slot = 0; slot < hl_node.header->process_capacity; slot++) {
         struct hl_node_process *process = &hl_node.processes[slot];
         if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_FREE) continue;
-        struct hl_node_process_device *held = &process->device[index];
+        struct hl_node_process_device *held = &process->device[row];
         uint32_t contexts = __atomic_load_n(&held->context_count, __ATOMIC_ACQUIRE);
         uint32_t pid = hl_nvml_pid(process);
         if (contexts == 0 || pid == 0) continue;
-        int64_t bytes = (int64_t)contexts * hl_node.devices[index].nvml_context_extra +
-                        __atomic_load_n(&held->shown, __ATOMIC_RELAXED);
+        int64_t bytes =
+            (int64_t)contexts * device->nvml_context_extra + __atomic_load_n(&held->shown, __ATOMIC_RELAXED);
         for (int kind = 0; kind < HL_KINDS; kind++)
             bytes += (int64_t)__atomic_load_n(&held->bytes[kind], __ATOMIC_RELAXED);
-        list[found].pid = pid;
-        list[found].bytes = bytes > 0 ? (uint64_t)bytes : 0;
-        found++;
+        list[found++] = (struct user){.pid = pid,
+                                      .bytes = bytes > 0 ? (uint64_t)bytes : 0,
+                                      .gpu_instance = device->parent ? device->gpu_instance : none,
+                                      .compute_instance = device->parent ? device->compute_instance : none};
     }
+    return found;
+}
+
+/* The users of a device, in order of rows and slots: *out (free it) and their number; -1 without memory. */
+static int users(uint32_t index, struct user **out) {
+    const struct hl_node_device *device = &hl_node.devices[index];
+    uint32_t rows = 0, capacity = hl_node.header->process_capacity;
+    for (uint32_t row = 0; row < hl_node.header->device_count; row++) rows += (uint32_t)hl_nvml_part_of(row, device);
+    int found = 0;
+    *out = malloc((size_t)rows * capacity * sizeof **out);
+    if (!*out) return -1;
+    for (uint32_t row = 0; row < hl_node.header->device_count; row++)
+        if (hl_nvml_part_of(row, device)) found += users_of_row(row, *out + found);
     return found;
 }
 
@@ -57,7 +69,7 @@ static nvmlReturn_t negotiate(unsigned found, unsigned *count, const void *infos
 
 /* `stride` 16 writes {pid, bytes}, 24 also the two instance ids: the record of the version the caller was built for. */
 static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *infos, size_t stride) {
-    NVML_DEVICE(device, handle);
+    NVML_ANY_DEVICE(device, handle);
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     hl_latency(handle->index, HL_LATENCY_NVML_QUERY);
     struct user *list;
@@ -72,7 +84,8 @@ static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *inf
             nvmlProcessInfo_t *row = (nvmlProcessInfo_t *)infos + i;
             row->pid = list[i].pid;
             row->usedGpuMemory = list[i].bytes;
-            row->gpuInstanceId = row->computeInstanceId = none;
+            row->gpuInstanceId = list[i].gpu_instance;
+            row->computeInstanceId = list[i].compute_instance;
         }
     }
     free(list);
@@ -81,7 +94,7 @@ static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *inf
 
 /* Nobody draws and no MPS server runs on the fake. */
 static nvmlReturn_t empty_list(nvmlDevice_t handle, unsigned *count, const void *infos) {
-    NVML_DEVICE(device, handle);
+    NVML_ANY_DEVICE(device, handle);
     return count ? negotiate(0, count, infos) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
@@ -103,7 +116,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, empty_lis
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, empty_list(handle, count, infos))
 
 NVML_BODY(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t handle, nvmlProcessDetailList_t *list), (handle, list)) {
-    NVML_DEVICE(device, handle);
+    NVML_ANY_DEVICE(device, handle);
     if (!list) return NVML_ERROR_INVALID_ARGUMENT;
     if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (list->mode > NVML_PROCESS_MODE_MPS) return NVML_ERROR_INVALID_ARGUMENT;
@@ -112,8 +125,10 @@ NVML_BODY(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t handle, nvmlProce
     nvmlReturn_t result =
         found < 0 ? NVML_ERROR_MEMORY : negotiate((unsigned)found, &list->numProcArrayEntries, list->procArray);
     for (int i = 0; result == NVML_SUCCESS && i < found; i++)
-        list->procArray[i] = (nvmlProcessDetail_v1_t){
-            .pid = rows[i].pid, .usedGpuMemory = rows[i].bytes, .gpuInstanceId = none, .computeInstanceId = none};
+        list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = rows[i].pid,
+                                                      .usedGpuMemory = rows[i].bytes,
+                                                      .gpuInstanceId = rows[i].gpu_instance,
+                                                      .computeInstanceId = rows[i].compute_instance};
     free(rows);
     return result;
 }

@@ -157,7 +157,7 @@ static int loads(uint32_t index, unsigned long long last_seen, struct load *out,
     return 0;
 }
 
-unsigned hl_nvml_busy(uint32_t index) {
+static unsigned busy_row(uint32_t index) {
     struct span span = visible(0);
     struct sums *sums = span.count ? calloc(1, sizeof *sums) : NULL;
     if (!sums) return 0;
@@ -169,6 +169,19 @@ unsigned hl_nvml_busy(uint32_t index) {
     return percent;
 }
 
+unsigned hl_nvml_busy(uint32_t index) {
+    const struct hl_node_device *device = &hl_node.devices[index];
+    if (!device->mig) return busy_row(index);
+    unsigned sum = 0;
+    for (uint32_t row = hl_node.header->card_count; row < hl_node.header->device_count; row++)
+        if (hl_nvml_part_of(row, device)) sum += busy_row(row) * hl_node.devices[row].sm_count;
+    return sum / device->sm_count;
+}
+
+/* Utilisation of any kind is not told of a card that is cut, nor of its MIG devices. */
+#define WHOLE_CARD(device)                                                                                             \
+    if ((device)->mig) return NVML_ERROR_NOT_SUPPORTED
+
 enum { QUERY_FACTOR_PPM = 66500000 }; /* this query takes 1.33 ms where the others take 20 us */
 
 NVML_BODY(nvmlDeviceGetProcessUtilization,
@@ -177,6 +190,7 @@ NVML_BODY(nvmlDeviceGetProcessUtilization,
           (handle, samples, count, last_seen)) {
     NVML_DEVICE(device, handle);
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    WHOLE_CARD(device);
     if (!samples || *count < KEPT) { /* room for all that are kept is asked for, however few there are */
         *count = KEPT;
         return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -197,6 +211,7 @@ NVML_BODY(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t handle, nvmlProce
           (handle, info)) {
     NVML_DEVICE(device, handle);
     if (!info) return NVML_ERROR_INVALID_ARGUMENT;
+    WHOLE_CARD(device);
     if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (!info->procUtilArray || info->processSamplesCount < KEPT) {
         info->processSamplesCount = KEPT;
@@ -217,6 +232,7 @@ NVML_BODY(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t handle, nvmlProce
 NVML_BODY(nvmlDeviceGetUtilizationRates, (nvmlDevice_t handle, nvmlUtilization_t *rates), (handle, rates)) {
     NVML_DEVICE(device, handle);
     if (!rates) return NVML_ERROR_INVALID_ARGUMENT;
+    WHOLE_CARD(device);
     hl_latency(handle->index, HL_LATENCY_NVML_QUERY);
     rates->gpu = hl_nvml_busy(handle->index);
     rates->memory = 0; /* kernels of the fake move no bytes */
@@ -227,6 +243,7 @@ NVML_BODY(nvmlDeviceGetUtilizationRates, (nvmlDevice_t handle, nvmlUtilization_t
 static nvmlReturn_t idle_engine(nvmlDevice_t handle, unsigned *percent, unsigned *period_us) {
     NVML_DEVICE(device, handle);
     if (!percent || !period_us) return NVML_ERROR_INVALID_ARGUMENT;
+    WHOLE_CARD(device);
     *percent = 0;
     *period_us = (unsigned)(sample_period() / 1000);
     return NVML_SUCCESS;
@@ -247,6 +264,7 @@ NVML_BODY(nvmlDeviceGetSamples,
           (handle, type, last_seen, value_type, count, samples)) {
     NVML_DEVICE(device, handle);
     if (!value_type || !count || (unsigned)type >= NVML_SAMPLINGTYPE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
+    WHOLE_CARD(device);
     if (type != NVML_GPU_UTILIZATION_SAMPLES && type != NVML_MEMORY_UTILIZATION_SAMPLES)
         return NVML_ERROR_NOT_SUPPORTED;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;

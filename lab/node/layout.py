@@ -225,7 +225,9 @@ def create_node_file(path: Path, *, capacity: Capacity, name_count: int, names_h
     """Make a new node file of this capacity at ``path`` (sparse, all zero but the header's shape), mapped writable."""
     limit = constants()["HL_MAX_DEVICES"]
     if not 1 <= capacity.devices <= limit:
-        raise NodeFileError(f"{path}: {capacity.devices} GPUs: a node has 1 to {limit}")
+        raise NodeFileError(
+            f"{path}: {capacity.devices} GPUs and MIG instances: a node has 1 to {limit} of both together"
+        )
     offsets, size = _plan(capacity, name_count)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.ftruncate(descriptor, size)

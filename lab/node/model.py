@@ -16,9 +16,12 @@ from lab.spec.profile import uuid_text
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceState:
-    """One fake GPU. Bytes, kHz, mW."""
+    """One fake GPU, or a MIG instance of one: ``parent`` is then the index of its card and ``mig`` its number there.
+    Bytes, kHz, mW."""
 
     index: int
+    parent: int | None
+    mig: int | None
     name: str
     uuid: str
     bus_id: str
@@ -127,8 +130,10 @@ def _device(file: NodeFile, index: int, now_ns: int | None) -> DeviceState:
     busy = 0 if now_ns is None else busy_ns(file, index, start_ns=max(0, now_ns - window), end_ns=now_ns)
     return DeviceState(
         index=index,
+        parent=int(record["parent"]) - 1 if record["parent"] else None,
+        mig=int(record["mig_index"]) if record["parent"] else None,
         name=_text(record["name"]),
-        uuid=uuid_text(record["uuid"].tobytes()),
+        uuid=uuid_text(record["uuid"].tobytes(), mig=bool(record["parent"])),
         bus_id=f"{int(record['pci_domain']):08X}:{int(record['pci_bus']):02X}:{int(record['pci_device']):02X}.0",
         total_bytes=int(record["total_bytes"]),
         nvml_total_bytes=int(record["nvml_total_bytes"]),

@@ -40,6 +40,7 @@ from lab.node.model import NodeSnapshot, read_snapshot
 from lab.node.shares import Share, Shares
 from lab.node.stillness import Rest, Stillness, look
 from lab.spec import load_hooks
+from lab.spec.mig import SLICES, Cut, mig_uuid
 from lab.spec.profile import LATENCIES, NVML_PIDS, Profile, device_uuid, load_driver, load_profile
 
 BLOCK_BYTES = 2 << 20
@@ -117,7 +118,8 @@ class NodeServer:
         self._seed = seed
         self._time_scale = time_scale
         self._history_level = history_level
-        self._capacity = Capacity(devices=len(self.profiles), processes=process_capacity, faults=fault_capacity)
+        rows = len(self.profiles) + sum(len(gpu.cuts or ()) for gpu in self.profiles)
+        self._capacity = Capacity(devices=rows, processes=process_capacity, faults=fault_capacity)
         self._container_names = list(containers)
         self._owned = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="hooklab-node-")) if directory is None else Path(directory)
@@ -125,7 +127,7 @@ class NodeServer:
         self.socket_path = self.directory / "node.sock"
         # The memory file is sparse and the fake driver gives each device an equal part of it.
         largest = max((gpu.cuda_total_bytes for gpu in self.profiles), default=0)
-        self.memory_bytes = len(self.profiles) * ADDRESS_FACTOR * largest
+        self.memory_bytes = rows * ADDRESS_FACTOR * largest
         self._condition = threading.Condition(threading.RLock())
         self._processes: dict[int, _Process] = {}  # by slot
         self._by_pid: dict[int, _Process] = {}  # living ones
@@ -358,8 +360,13 @@ class NodeServer:
         header["pid_namespace"] = _pid_namespace(os.getpid())
         header["nvml_pids"] = NVML_PIDS.index(self._nvml_pids)
         header["profile"] = self.profiles[0].profile.encode()
+        header["card_count"] = len(self.profiles)
+        row = len(self.profiles)
         for index, gpu in enumerate(self.profiles):
             self._fill_device(self.file.devices[index], gpu, index)
+            for cut in gpu.cuts or ():
+                self._fill_instance(self.file.devices[row], gpu, index, cut)
+                row += 1
         for name in self._container_names:
             self.register_container(name)
 
@@ -379,6 +386,39 @@ class NodeServer:
         record["vbios"] = gpu.text("identity.vbios").encode()
         for name, duration in self._durations(gpu).items():
             record["latency_ns"][LATENCIES.index(name)] = duration
+        record["mig"] = gpu.cuts is not None
+        for number, kind in enumerate(gpu.kinds):
+            target = record["instance_profiles"][number]
+            target["name"] = kind.name.encode()
+            target["starts"] = sum(1 << start for start in kind.starts)
+            for name in _INSTANCE_NUMBERS:
+                target[name] = getattr(kind, name)
+
+    def _fill_instance(self, record: Any, gpu: Profile, card: int, cut: Cut) -> None:
+        """A MIG instance: its card, with its own part of memory and multiprocessors. Assumed: cache, bus and aperture
+        go with the memory slices, what a context takes with the multiprocessors."""
+        kind = cut.kind
+        self._fill_device(record, gpu, card)
+        record["mig"] = 0
+        record["instance_profiles"] = np.zeros((), dtype("hl_node_device"))["instance_profiles"]
+        record["parent"] = card + 1
+        record["gpu_instance"] = cut.gpu_instance
+        record["compute_instance"] = cut.compute_instance
+        record["instance_profile"] = gpu.kinds.index(kind)
+        record["slice"] = cut.start
+        record["mig_index"] = cut.index
+        record["name"] = f"{gpu.name} MIG {kind.name}".encode()
+        record["uuid"] = np.frombuffer(mig_uuid(self._seed, card, cut), np.uint8)
+        record["total_bytes"] = record["nvml_total_bytes"] = kind.memory_bytes
+        record["nvml_reserved_bytes"] = 0
+        multiprocessors = gpu.number("compute.sm_count")
+        if self._context_bytes is None:
+            record["context_bytes"] = int(record["context_bytes"]) * kind.sm_count // multiprocessors
+        record["nvml_context_extra"] = int(record["nvml_context_extra"]) * kind.sm_count // multiprocessors
+        for name in ("l2_bytes", "bus_width_bits", "bar1_bytes"):
+            record[name] = int(record[name]) * kind.memory_slices // SLICES
+        record["sm_count"] = kind.sm_count
+        record["copy_engines"] = kind.copy_engines
 
     def _durations(self, gpu: Profile) -> Mapping[str, int]:
         if self._latencies is None:
@@ -892,6 +932,20 @@ class NodeServer:
         return found
 
 
+_INSTANCE_NUMBERS = (
+    "kind",
+    "id",
+    "slices",
+    "memory_slices",
+    "memory_mib",
+    "sm_count",
+    "copy_engines",
+    "decoders",
+    "encoders",
+    "jpegs",
+    "ofas",
+    "count",
+)
 _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
     "nvml_context_extra": "memory.nvml_context_extra",
     "printing_bytes": "memory.printing_bytes",
@@ -909,6 +963,8 @@ _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
     "architecture": "identity.architecture",
     "brand": "identity.brand",
     "ecc": "memory.ecc",
+    "integrated": "memory.integrated",
+    "host_bytes": "memory.host_bytes",
     "bar1_bytes": "memory.bar1_bytes",
     "idle_power_mw": "power.idle_mw",
     "fan_count": "power.fan_count",

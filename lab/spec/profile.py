@@ -1,17 +1,20 @@
 """GPU profiles: the published, measured or assumed constants of one GPU model, from ``profiles/*.toml``.
 
 Every constant carries its evidence (``measured``, ``public`` or ``assumed``) and its source, so that a report can say
-how far a number may be trusted. The loader refuses a missing or unknown key: a profile has every constant or none.
+how far a number may be trusted. The loader refuses a missing or unknown key: a profile has every constant or none. A
+profile with ``base`` is the card of that name, cut into MIG instances as its ``cut`` says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
+
+from lab.spec.mig import Cut, InstanceKind, MigError, mig_uuid, parse_cuts, parse_kinds
 
 EVIDENCE = ("measured", "public", "assumed")
 NVML_PIDS = ("host", "visible")  # in the order of HL_NVML_PIDS_*
@@ -67,6 +70,8 @@ _KEYS: dict[str, dict[str, type]] = {
         "l2_bytes": int,
         "bar1_bytes": int,
         "ecc": int,
+        "integrated": int,
+        "host_bytes": int,
         "context_bytes": int,
         "nvml_context_extra": int,
         "printing_bytes": int,
@@ -105,6 +110,10 @@ class Profile:
     profile: str
     doc: str
     constants: Mapping[str, Constant]
+    kinds: tuple[InstanceKind, ...] = ()
+    """GPU instances that it can be cut into; none: it knows no MIG."""
+    cuts: tuple[Cut, ...] | None = None
+    """How it is cut; None: MIG mode is off."""
 
     def number(self, key: str) -> int:
         """The integer constant ``section.key``."""
@@ -196,7 +205,9 @@ def parse_profile(text: str, *, source: str) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{source}: not TOML: {error}") from None
     constants: dict[str, Constant] = {}
-    unknown = set(data) - set(_KEYS) - {"profile", "doc"}
+    if "base" in data:
+        return _cut(data, source)
+    unknown = set(data) - set(_KEYS) - {"profile", "doc", "gpu_instance"}
     if unknown:
         raise ProfileError(f"{source}: unknown key {sorted(unknown)[0]!r}")
     for section, keys in _KEYS.items():
@@ -205,14 +216,34 @@ def parse_profile(text: str, *, source: str) -> Profile:
             raise ProfileError(f"{source}: {'missing' if key in keys else 'unknown'} key {section}.{key}")
         for key, kind in keys.items():
             constants[f"{section}.{key}"] = _constant(table[key], kind, f"{source}: {section}.{key}")
-    profile = Profile(profile=str(data.get("profile", "")), doc=str(data.get("doc", "")), constants=constants)
+    try:
+        kinds = parse_kinds(data.get("gpu_instance", []), evidence=EVIDENCE)
+    except MigError as error:
+        raise ProfileError(f"{source}: {error}") from None
+    name, doc = str(data.get("profile", "")), str(data.get("doc", ""))
+    profile = Profile(profile=name, doc=doc, constants=constants, kinds=kinds)
     if not 0 < profile.cuda_total_bytes <= profile.nvml_total_bytes:
         raise ProfileError(f"{source}: memory.cuda_total_bytes must be positive and not above memory.nvml_total_bytes")
     if profile.text("identity.nvml_pids") not in NVML_PIDS:
         raise ProfileError(f"{source}: identity.nvml_pids must be one of {', '.join(NVML_PIDS)}")
+    if not 0 <= profile.number("memory.host_bytes") < profile.cuda_total_bytes:
+        raise ProfileError(f"{source}: memory.host_bytes must be below memory.cuda_total_bytes")
     if not 0 <= profile.context_bytes < profile.cuda_total_bytes:
         raise ProfileError(f"{source}: memory.context_bytes must be below memory.cuda_total_bytes")
     return profile
+
+
+def _cut(data: Mapping[str, Any], source: str) -> Profile:
+    for key in sorted({"profile", "doc", "base", "cut"} ^ set(data)):
+        raise ProfileError(f"{source}: {'unknown' if key in data else 'missing'} key {key!r} of a profile with a base")
+    base = load_profile(str(data["base"]))
+    try:
+        cuts = parse_cuts(base.kinds, data["cut"])
+    except MigError as error:
+        raise ProfileError(f"{source}: {error}") from None
+    if not base.kinds:
+        raise ProfileError(f"{source}: {base.profile} cannot be cut: it has no gpu_instance rows")
+    return replace(base, profile=str(data["profile"]), doc=str(data["doc"]), cuts=cuts)
 
 
 def _constant(entry: Any, kind: type, where: str) -> Constant:
@@ -259,7 +290,17 @@ def device_uuid(seed: int, index: int) -> bytes:
     return bytes(raw)
 
 
-def uuid_text(raw: bytes) -> str:
-    """``GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx``, as NVML writes it."""
+def uuid_text(raw: bytes, *, mig: bool = False) -> str:
+    """``GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx``, as NVML writes it; ``MIG-...`` of an instance."""
     digits = raw.hex()
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    kind = "MIG" if mig else "GPU"
+    return f"{kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def node_uuids(seed: int, profiles: Sequence[Profile]) -> list[list[str]]:
+    """UUIDs of a node made from ``seed``, by card: its own, then those of its MIG devices in their order."""
+    found = []
+    for card, profile in enumerate(profiles):
+        own = uuid_text(device_uuid(seed, card))
+        found.append([own, *(uuid_text(mig_uuid(seed, card, cut), mig=True) for cut in profile.cuts or ())])
+    return found

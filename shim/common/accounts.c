@@ -124,8 +124,8 @@ int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, 
     struct hl_node_device *d = device_at(base, device);
     struct hl_node_process *p = process_at(base, slot);
     lock(&d->account_lock, slot + 1);
-    uint64_t used = load(&d->used);
-    if (used > d->total_bytes || bytes > d->total_bytes - used) {
+    uint64_t used = load(&d->used), room = d->total_bytes - d->host_bytes;
+    if (used > room || bytes > room - used) {
         unlock(&d->account_lock);
         return -1;
     }

@@ -263,7 +263,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "node").touch()
     with pytest.raises(NodeError, match="a node file is there already"):
         NodeServer(directory=tmp_path).start()
-    with pytest.raises(NodeError, match="17 GPUs: a node has 1 to 16"):
+    with pytest.raises(NodeError, match="17 GPUs and MIG instances: a node has 1 to 16"):
         NodeServer(gpus=["t4-16g"] * 17, directory=tmp_path / "crowd").start()
     with pytest.raises(NodeError, match="latency 'warp' is unknown"):
         NodeServer(latencies={"warp": 1}, directory=tmp_path / "other").start()

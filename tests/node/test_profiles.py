@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import resources
 
 import pytest
 
 from lab.node.server import NodeServer
+from lab.spec.mig import MigError, parse_cuts
 from lab.spec.profile import (
     EVIDENCE,
     LATENCIES,
@@ -20,7 +22,17 @@ from lab.spec.profile import (
     uuid_text,
 )
 
-NAMES = ("a100-40g", "a100-80g", "h100-80g", "h200-141g", "rtx4090-24g", "t4-16g")
+NAMES = (
+    "a100-40g",
+    "a100-40g-mig",
+    "a100-80g",
+    "gb10",
+    "h100-80g",
+    "h200-141g",
+    "h200-141g-mig",
+    "rtx4090-24g",
+    "t4-16g",
+)
 
 
 def source(name: str) -> str:
@@ -46,7 +58,7 @@ def test_only_the_measured_card_claims_measurements() -> None:
     """One real card was measured: no other profile may say so."""
     for name in NAMES:
         measured = {key for key, value in load_profile(name).constants.items() if value.evidence == "measured"}
-        assert bool(measured) == (name == "h200-141g")
+        assert bool(measured) == name.startswith("h200-141g")
 
 
 def test_measured_values() -> None:
@@ -81,7 +93,7 @@ def test_a_broken_profile_is_named(old: str, new: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["a100", "../drivers", ""])
 def test_an_unknown_profile_names_the_known(name: str) -> None:
-    with pytest.raises(ProfileError, match="known: a100-40g, a100-80g"):
+    with pytest.raises(ProfileError, match="known: a100-40g, a100-40g-mig, a100-80g"):
         load_profile(name)
 
 
@@ -110,3 +122,56 @@ def test_the_node_file_carries_the_profile(make_node: Callable[..., NodeServer])
         assert record["latency_ns"][: len(LATENCIES)].tolist() == list(profile.latencies.values())
         assert record["sm_count"] == profile.number("compute.sm_count")
     assert make_node(context_bytes=7 << 20).file.devices[0]["context_bytes"] == 7 << 20
+
+
+CUTTABLE = ("a100-40g", "a100-80g", "h100-80g", "h200-141g")
+
+
+@pytest.mark.parametrize("name", CUTTABLE)
+def test_kinds_of_instances_fit_their_card(name: str) -> None:
+    """As many as are said fit by their places, and together they take no more than the card has."""
+    profile = load_profile(name)
+    for kind in profile.kinds:
+        assert kind.evidence in EVIDENCE
+        assert kind.source
+        every = [f"{kind.name}@{start}" for start in kind.starts[: kind.count]]
+        assert len(parse_cuts(profile.kinds, every)) == kind.count
+        assert kind.count * kind.sm_count <= profile.number("compute.sm_count")
+        assert kind.count * kind.memory_bytes <= profile.nvml_total_bytes
+        assert kind.name.startswith(f"{kind.slices}g.")
+
+
+def test_a_cut_has_the_ids_of_the_published_listing() -> None:
+    """The listing of the MIG user guide: 3g.20gb is instance 2 at 4:4, 2g.10gb 3 at 0:2, 1g.5gb 9 at 2:1."""
+    cuts = load_profile("a100-40g-mig").cuts
+    assert cuts is not None
+    assert [(cut.index, cut.kind.name, cut.gpu_instance, cut.start) for cut in cuts] == [
+        (0, "3g.20gb", 2, 4),
+        (1, "2g.10gb", 3, 0),
+        (2, "1g.5gb", 9, 2),
+    ]
+    assert load_profile("a100-40g").cuts is None
+
+
+@pytest.mark.parametrize(
+    ("cuts", "message"),
+    [
+        (["5g.30gb@0"], "cut '5g.30gb@0': no such kind of instance; known: 1g.5gb"),
+        (["3g.20gb@1"], "cut '3g.20gb@1': 3g.20gb begins at memory slice 0, 4"),
+        (["3g.20gb"], "cut '3g.20gb': 3g.20gb begins at memory slice 0, 4"),
+        (["4g.20gb@0", "1g.5gb@3"], "cut '1g.5gb@3': memory slice 3 is taken by '4g.20gb@0'"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused(cuts: list[str], message: str) -> None:
+    with pytest.raises(MigError, match="^" + re.escape(message)):
+        parse_cuts(load_profile("a100-40g").kinds, cuts)
+
+
+def test_a_profile_with_a_base_is_checked() -> None:
+    text = 'profile = "x"\ndoc = ""\nbase = "t4-16g"\ncut = []\n'
+    with pytest.raises(ProfileError, match="x: t4-16g cannot be cut"):
+        parse_profile(text, source="x")
+    with pytest.raises(ProfileError, match="x: missing key 'cut' of a profile with a base"):
+        parse_profile('profile = "x"\ndoc = ""\nbase = "a100-40g"\n', source="x")
+    with pytest.raises(ProfileError, match=r"x: gpu_instance 1g\.5gb: missing key copy_engines"):
+        parse_profile(source("a100-40g").replace("copy_engines = 1\n", "", 1), source="x")
