@@ -4,9 +4,8 @@ One for each process and device. It holds tokens, estimates kernels, brackets la
 `lab.policy.pacing` for what the words mean.
 
 Equal to the C path to the nanosecond and the token, on one stream of kernels of a millisecond and more that the process
-looks at when it asks: tests/pacing/test_differential.py holds both against each other. What differs: shorter kernels on
-an idle stream are bracketed one by one there and by the millisecond here, and a launch that waits learns here of work
-that ends meanwhile.
+looks at when it asks: tests/pacing/test_differential.py holds both against each other. What differs: a launch that
+waits learns here of work that ends meanwhile, and a stream that runs dry inside a bracket ends it here.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections import deque
 from typing import Protocol
 
 from lab.policy.pacing._words import CHARGED, IN_FLIGHT, MEASURED, RETURNED
+from lab.sim.board import SLICE, Row
 
 BRACKET = 1_000_000  # estimated GPU-ns after which a bracket is closed
 BOUND = 8_000_000  # estimated GPU-ns in flight at once, beside a single launch that is longer
@@ -52,7 +52,21 @@ class Estimate:
 class Bracket:
     """Launches between two events. `open` until its second event is recorded."""
 
-    __slots__ = ("began", "ended", "estimate", "expected", "left", "open", "parts", "serial", "strangers")
+    __slots__ = (
+        "ahead",
+        "ahead_launches",
+        "began",
+        "ended",
+        "estimate",
+        "expected",
+        "idle",
+        "lazy",
+        "left",
+        "open",
+        "parts",
+        "serial",
+        "strangers",
+    )
 
     def __init__(self) -> None:
         self.parts: dict[int, list[int]] = {}  # by key: GPU-ns charged, launches
@@ -64,6 +78,10 @@ class Bracket:
         self.expected = 0  # when it should be done
         self.serial = 0  # of the gate at its newest launch
         self.open = True
+        self.idle = False  # the stream had nothing to do when it was opened
+        self.lazy = False  # not measured: the estimate counts
+        self.ahead_launches = 0
+        self.ahead = 0  # GPU-ns of lazy launches before it that may end with it
 
 
 class Gate:
@@ -87,6 +105,8 @@ class Gate:
         self._now = 0
         self._spent = 0
         self._until = 0  # end of the newest settled bracket: the next one cannot count from before it
+        self._unmeasured = 0  # GPU-ns launched on an idle stream since the last measurement
+        self.row: Row | None = None  # of the board
 
     def _known(self, key: int) -> Estimate:
         found = self.estimates.get(key)
@@ -108,6 +128,8 @@ class Gate:
     def ask(self, key: int, blocks: int, now: int) -> int:
         """0 = launch now (tokens are taken), else ns to wait before asking again."""
         self._now = now
+        while self.brackets and self.brackets[0].lazy and now >= self.brackets[0].expected:
+            self._settle(self.brackets.popleft())
         estimate = self._known(key)
         cost = blocks if self.blocks else estimate.ns
         if now >= self.kept_until:
@@ -131,9 +153,7 @@ class Gate:
         """Books the launch that `ask` let through; the bracket it belongs to."""
         estimate = self._known(key)
         need = estimate.ns if estimate.samples or self.bounded else min(estimate.ns, UNKNOWN)
-        if not self.brackets or not self.brackets[-1].open:
-            self.brackets.append(Bracket())
-        bracket = self.brackets[-1]
+        bracket = self._bracket(estimate, need)
         part = bracket.parts.setdefault(key, [0, 0])
         part[0] += need
         part[1] += 1
@@ -142,15 +162,38 @@ class Gate:
         self._serial += 1
         self.drain = max(self.drain, self._now) + need
         bracket.expected, bracket.serial = self.drain, self._serial
+        if self.row is not None:
+            self.row.drain = self.drain
+            if not self.in_flight:
+                self.row.since = self._now
         if not estimate.samples:
             bracket.strangers += 1
             self.strangers += 1
         self.in_flight += 1
         self.in_flight_ns += need
         self.words[IN_FLIGHT] += need
-        if estimate.samples < 2 or bracket.estimate >= BRACKET:
+        if bracket.idle or estimate.samples < 2 or bracket.estimate >= BRACKET:
             bracket.open = False
         return bracket
+
+    def _bracket(self, estimate: Estimate, need: int) -> Bracket:
+        """What a launch belongs to. On an idle stream it is measured by itself, one in about 1 ms of work."""
+        last = self.brackets[-1] if self.brackets else None
+        if last is not None and last.open:
+            return last
+        found = Bracket()
+        found.idle = self._now >= self.drain
+        if found.idle and estimate.samples >= 2 and self._unmeasured + need < BRACKET:
+            found.lazy = True
+            self._unmeasured += need
+        else:
+            self._unmeasured = 0
+            if last is not None and last.lazy:  # it ends with this one, as far as anybody knows
+                self.brackets.pop()
+                found.ahead = last.estimate
+                found.ahead_launches = 1
+        self.brackets.append(found)
+        return found
 
     def refused(self) -> None:
         """Instead of `launched`: the driver refused the launch that `ask` let through. It costs nothing."""
@@ -178,25 +221,38 @@ class Gate:
         if not any(found.left for found in self.brackets):
             self.close()  # the stream has drained
         settled = False
-        while self.brackets and not self.brackets[0].left and not self.brackets[0].open:
+        while self.brackets and not (self.brackets[0].left or self.brackets[0].open or self.brackets[0].lazy):
             self._settle(self.brackets.popleft())
             settled = True
         return settled
 
     def _settle(self, bracket: Bracket) -> None:
         span = max(0, bracket.ended - max(bracket.began, self._until))
-        self._until = max(self._until, bracket.ended)
-        cost = bracket.estimate
+        end = bracket.ended
+        self._until = max(self._until, end)
+        if bracket.lazy:
+            span, end = bracket.estimate, bracket.expected
         launches = sum(count for _, count in bracket.parts.values())
-        self.in_flight -= launches
+        cost, took = bracket.estimate + bracket.ahead, span
+        if bracket.ahead:  # estimates hold neighbours' turns, a piece may not
+            took += min(bracket.ahead, bracket.ahead * span // bracket.estimate)
+        self.in_flight -= launches + bracket.ahead_launches
         self.in_flight_ns -= cost
         self.strangers -= bracket.strangers
         if bracket.serial == self._serial:
             self.drain = 0
         words = self.words
-        words[MEASURED] += span
+        words[MEASURED] += took
         words[CHARGED] += cost
         words[IN_FLIGHT] -= min(cost, words[IN_FLIGHT])
+        if self.row is not None:
+            single = bracket.idle and launches == 1 and not bracket.ahead
+            self.row.ran(end - took, end, single and took <= SLICE)
+            if not self.in_flight:
+                self.row.since = 0
+        if bracket.lazy:
+            return
+        cost = bracket.estimate
         # Towards what was estimated at launch, scaled: scaling what the estimate has become meanwhile would compound
         # the correction of every bracket that was in flight at once.
         ratio = span / cost if cost else 1.0

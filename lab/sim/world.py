@@ -38,13 +38,14 @@ from lab.policy.pacing._words import (
     WORDS,
 )
 from lab.sim import rng
+from lab.sim.board import Board
 from lab.sim.gate import Gate, Pacer
-from lab.sim.gpu import Gpu, GpuModel, Kernel
+from lab.sim.gpu import CARD, Gpu, GpuModel, Kernel
 from lab.sim.patterns import SYNC, THINK, Pattern
 
 SECOND = 1_000_000_000
 TICK = 120_000_000  # between two calls of observe
-ATTRIBUTION = ("exact", "winner")
+ATTRIBUTION = ("board", "exact", "winner")
 Make: TypeAlias = Callable[[], Pacer]
 
 
@@ -52,8 +53,8 @@ Make: TypeAlias = Callable[[], Pacer]
 class NvmlModel:
     """How utilisation is sampled. Absent when `period_ns` is 0."""
 
-    period_ns: int = SECOND // 6  # public; 200 ms measured on an H200
-    lag_ns: int = 5_000_000  # measured on an H200
+    period_ns: int = SECOND // 6  # public; a profile says what was measured
+    lag_ns: int = CARD.number("sharing.sample_lag_ns")
     attribution: str = "exact"
 
     def __post_init__(self) -> None:
@@ -67,7 +68,7 @@ class NvmlModel:
 class HostModel:
     """What the processor's side takes, ns. `depth`: launches that a context queues before the call blocks."""
 
-    launch_ns: int = 3_200  # measured on an H200: submit
+    launch_ns: int = CARD.number("latency_ns.launch")
     sync_ns: int = 5_200  # measured on an H200: launch and wait, less the submit
     depth: int = 1_024  # assumed
 
@@ -158,10 +159,15 @@ class World:
                 self._push(tenant.start_ns + max(1, int(phases[1 + number] * TICK)), _TICK, number, 0)
         self.gpu = Gpu(self.model, len(self.processes))
         self._due = -1
+        self.board = Board() if self.nvml.attribution == "board" else None
+        self.cuts = [0] * len(self.tenants)
+        for process in self.processes:
+            if self.board is not None and process.gate is not None and not process.gate.blocks:
+                process.gate.row = self.board.take(process.tenant)
         self.at_sample = [0] * len(self.processes)
         self.samples = 0
         self.draws = rng.stream(seed, "winner")
-        if self.nvml.period_ns:
+        if self.nvml.period_ns and self.board is None:
             self._push(max(1, int(phases[0] * self.nvml.period_ns)), _SAMPLE, 0, 0)
         self.pending: dict[int, list[int]] = {}
 
@@ -305,16 +311,34 @@ class World:
         window = self.nvml.period_ns
         for tenant, words in enumerate(self.words):
             own = min(100, percents[tenant])
-            words[FLAGS] = USABLE | KNOWN | (EXACT if self.nvml.attribution == "exact" else 0)
+            words[FLAGS] = USABLE | KNOWN
             words[SAMPLE_SEQ], words[SAMPLE_TIME], words[SAMPLE_WINDOW] = number, now - self.nvml.lag_ns, window
             words[SAMPLE_OWN], words[SAMPLE_ALL] = own * 100, total * 100
             words[SAMPLE_OWN_NS] += own * window // 100
             words[SAMPLE_MEASURED] = words[MEASURED]
             words[NEIGHBOURS] = len(self.processes) - self.tenants[tenant].processes
 
+    def _look(self, tenant: int, words: memoryview, now: int) -> None:
+        """What the board says, in place of NVML."""
+        assert self.board is not None
+        look = self.board.sample(tenant, self.cuts[tenant], now)
+        self.cuts[tenant] = look.cut
+        words[FLAGS] = USABLE | KNOWN | EXACT
+        words[NEIGHBOURS] = look.others
+        if look.division is None:
+            return
+        words[SAMPLE_SEQ] += 1
+        words[SAMPLE_TIME], words[SAMPLE_WINDOW] = look.cut, look.window
+        words[SAMPLE_OWN] = look.division.own * 10_000 // look.window
+        words[SAMPLE_ALL] = look.division.all * 10_000 // look.window
+        words[SAMPLE_OWN_NS] += look.division.own
+        words[SAMPLE_MEASURED] += look.division.raw
+
     def _observe(self, tenant: int, now: int) -> None:
         """With the newest sample; none there yet reads as an idle one, as NVML does."""
         observer, words = self.observers[tenant], self.words[tenant]
+        if self.board is not None:
+            self._look(tenant, words, now)
         if observer is not None:
             window = words[SAMPLE_WINDOW] if self.nvml.period_ns else 0
             observer.observe(0, words[SAMPLE_OWN] * window // 10_000, window, now, words)

@@ -9,11 +9,14 @@
  *   pacing_measure.c  how long kernels take: estimates by function and grid, brackets of events on the user's streams
  *   pacing_sample.c   what NVML says of this container and its neighbours
  *   pacing_board.c    what the paced processes of the node tell each other of their work
+ *   pacing_row.c      one row of that
+ *   pacing_divide.c   who had what of a time in which several had work
  *
  * Invariants: a pacer's fields are touched under its mutex; the mutex is never held across a call of the driver, of the
  * engine or of NVML, nor while anybody sleeps. Waiting is sleeping, never spinning. */
 #ifndef HOOKLAB_PACING_H
 #define HOOKLAB_PACING_H
+#include "pacing_divide.h"
 #include "preload.h"
 
 #include "hl_layout_hooklab_1.h"
@@ -53,7 +56,7 @@ struct hl_bracket { /* work between two events of one stream */
     uint64_t ahead;    /* ns of unmeasured work that lies before it on the stream and ends with it */
     uint64_t expected; /* when it should be done */
     uint64_t begun;    /* not before this, CLOCK_MONOTONIC */
-    uint64_t gap;      /* ns between the first event and the kernel that are not the kernel's */
+    uint64_t gap;      /* ns between the first event and the kernel that are not the kernel's; 0: the stream was busy */
     struct hl_lane *lane;
     uint64_t serial; /* of the lane when it was ended: unchanged, the stream has nothing more to do */
     uint32_t launches, ahead_launches, strangers, keys;
@@ -173,7 +176,6 @@ void hl_sample_take(int device, bool board, uint64_t cut, struct hl_sample *samp
 
 /* -- pacing_board.c -- */
 struct hl_board_row *hl_board_take(int device); /* a row of this process; NULL: no board, or it is full */
-void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end); /* M */
 /* What everybody had since `cut` (0: never read). False: there is no board here. */
 bool hl_board_sample(int device, uint64_t cut, uint64_t now, struct hl_sample *sample);
 void hl_board_leave(void);

@@ -2,9 +2,9 @@
  * that how long its own kernels ran.
  *
  * Events around a container's work also span the time slices of its neighbours, and NVML credits a whole sample to one
- * process, so neither says what a container had while others were at work. What is known of both sides does: contexts
- * take turns by time slices, so of a time in which n have work each has its n-th part, one that joins runs first, and work that is not longer
- * than a slice runs in one piece: its events are stamped when its turn has come.
+ * process, so neither says what a container had while others were at work. What is known of both sides does
+ * (pacing_divide.c). A launch on an idle stream that takes no longer than a slice ran in one piece, for its events are
+ * stamped when its turn has come; only such intervals are joined with each other.
  *
  * The file is one for the node (HOOKLAB_BOARD; where the containers' common folder exists, a file in it). Invariants: a
  * row is written by the process that holds its byte lock, under its pacer's mutex, and read by everybody without one; a
@@ -28,14 +28,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum {
-    HIGH_DESCRIPTOR = 512,
-    MEMBERS = 64,            /* rows of one GPU that are looked at */
-    LATE_NS = 500000000,     /* work that takes longer is not waited for */
-    LEAST_NS = 50000000,     /* a window */
-    LONGEST_NS = 1000000000, /* a window that would be longer begins anew */
-    POINTS = 2 * MEMBERS * (HL_BOARD_INTERVALS + 1) + 2
-};
+enum { HIGH_DESCRIPTOR = 512 };
 static const char standard_folder[] = "/tmp/vgpulock", standard_file[] = "/tmp/vgpulock/hooklab.board";
 static const size_t bytes = sizeof(struct hl_board_header) + HL_BOARD_ROWS * sizeof(struct hl_board_row);
 
@@ -157,169 +150,30 @@ void hl_board_fork_child(void) { /* the rows are the parent's, and so are its lo
     board.header = NULL;
 }
 
-void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end) {
-    uint64_t head = row->head;
-    struct hl_board_interval *last = head ? &row->interval[(head - 1) % HL_BOARD_INTERVALS] : NULL;
-    if (last && start < last->end) start = last->end;
-    if (start >= end) return;
-    if (last && start - last->end < HL_BOARD_JOIN_NS) {
-        __atomic_store_n(&last->end, end, __ATOMIC_RELEASE);
-        return;
-    }
-    struct hl_board_interval *next = &row->interval[head % HL_BOARD_INTERVALS];
-    __atomic_store_n(&next->start, start, __ATOMIC_RELAXED);
-    __atomic_store_n(&next->end, end, __ATOMIC_RELAXED);
-    __atomic_store_n(&row->head, head + 1, __ATOMIC_RELEASE);
-}
-
-/* ---- reading ---- */
-
-struct member {
-    bool own;
-    uint32_t count, at;
-    uint64_t until, since, drain;                              /* until: the end of its newest interval */
-    struct hl_board_interval interval[HL_BOARD_INTERVALS + 1]; /* oldest first; the last may be what is in flight */
-};
-
-static void read_row(const struct hl_board_row *row, uint64_t cut, struct member *member) {
-    struct hl_board_interval found[HL_BOARD_INTERVALS];
-    uint32_t count = 0;
-    member->since = __atomic_load_n(&row->since, __ATOMIC_ACQUIRE);
-    member->drain = __atomic_load_n(&row->drain, __ATOMIC_RELAXED);
-    uint64_t head = __atomic_load_n(&row->head, __ATOMIC_ACQUIRE);
-    for (uint64_t i = head; i > 0 && head - i < HL_BOARD_INTERVALS - 1; i--) {
-        const struct hl_board_interval *at = &row->interval[(i - 1) % HL_BOARD_INTERVALS];
-        found[count].start = __atomic_load_n(&at->start, __ATOMIC_RELAXED);
-        found[count].end = __atomic_load_n(&at->end, __ATOMIC_RELAXED);
-        if (found[count].end < cut) break;
-        count++;
-    }
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    uint64_t written = __atomic_load_n(&row->head, __ATOMIC_RELAXED) - head;
-    if (written > HL_BOARD_INTERVALS - count)
-        count = written > HL_BOARD_INTERVALS ? 0 : HL_BOARD_INTERVALS - (uint32_t)written;
-    member->until = count ? found[0].end : 0;
-    member->count = member->at = 0;
-    for (uint32_t i = count; i > 0; i--) member->interval[member->count++] = found[i - 1];
-}
-
-/* How long the one that joined runs in the first `span` ns of a time that `n` share. */
-static uint64_t joiner(uint64_t span, unsigned n) {
-    const uint64_t slice = HL_BOARD_SLICE_NS;
-    if (n == 2) {
-        uint64_t rest = span % (2 * slice);
-        return span / (2 * slice) * slice + (rest < slice ? rest : slice);
-    }
-    return span < slice ? span : slice + (span - slice) / n;
-}
-
-static int ascending(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The interval of `member` that covers all of [from, to), between two neighbouring ends of intervals; NULL: idle. */
-static const struct hl_board_interval *covering(struct member *member, uint64_t from, uint64_t to) {
-    while (member->at < member->count && member->interval[member->at].end <= from) member->at++;
-    if (member->at == member->count) return NULL;
-    const struct hl_board_interval *interval = &member->interval[member->at];
-    return interval->start <= from && interval->end >= to ? interval : NULL;
-}
-
-struct sums {
-    uint64_t own, all, raw;
-};
-
-static void divide(struct member *members, unsigned count, uint64_t cut, uint64_t until, struct sums *sums) {
-    static uint64_t point[POINTS];
-    size_t points = 0;
-    point[points++] = cut;
-    point[points++] = until;
-    for (unsigned i = 0; i < count; i++)
-        for (uint32_t k = 0; k < members[i].count; k++) {
-            const struct hl_board_interval *at = &members[i].interval[k];
-            if (at->start > cut && at->start < until) point[points++] = at->start;
-            if (at->end > cut && at->end < until) point[points++] = at->end;
-        }
-    qsort(point, points, sizeof *point, ascending);
-    for (size_t p = 0; p + 1 < points; p++) {
-        uint64_t from = point[p], to = point[p + 1], joined = 0;
-        if (from == to) continue;
-        unsigned n = 0, mine = 0, brief = 0, brief_mine = 0;
-        bool latest_mine = false;
-        for (unsigned i = 0; i < count; i++) {
-            const struct hl_board_interval *at = covering(&members[i], from, to);
-            if (!at) continue;
-            n++;
-            mine += members[i].own;
-            if (at->end - at->start <= HL_BOARD_SLICE_NS) {
-                brief++;
-                brief_mine += members[i].own;
-            }
-            if (at->start >= joined) {
-                joined = at->start;
-                latest_mine = members[i].own;
-            }
-        }
-        if (!n) continue;
-        uint64_t span = to - from;
-        sums->all += span;
-        sums->raw += mine * span;
-        if (brief) { /* what is not longer than a slice ran in one piece, at the others' cost */
-            sums->own += brief_mine * span;
-            continue;
-        }
-        uint64_t first = n == 1 ? span : joiner(to - joined, n) - joiner(from - joined, n);
-        uint64_t rest = n > 1 ? (span - first) / (n - 1) : 0;
-        uint64_t had = latest_mine ? first + (mine - 1) * rest : mine * rest;
-        sums->own += n == 1 ? had
-                            : had / (HL_BOARD_SLICE_NS + HL_BOARD_SWITCH_NS) * HL_BOARD_SLICE_NS +
-                                  had % (HL_BOARD_SLICE_NS + HL_BOARD_SWITCH_NS) * HL_BOARD_SLICE_NS /
-                                      (HL_BOARD_SLICE_NS + HL_BOARD_SWITCH_NS);
-    }
-}
-
 bool hl_board_sample(int device, uint64_t cut, uint64_t now, struct hl_sample *sample) {
-    static struct member members[MEMBERS]; /* one thread's turn at a time, as in hl_sample_take */
+    static struct hl_member members[HL_BOARD_MEMBERS]; /* one thread's turn at a time, as in hl_sample_take */
     unsigned char uuid[16];
     unsigned count = 0;
-    uint64_t until = now;
     if (!board.header || !hl_pacers[device].board || !hl_devices_uuid(device, uuid)) return false;
-    if (now - cut > LONGEST_NS) cut = 0;
+    if (now - cut > HL_BOARD_LONGEST_NS) cut = 0;
     for (int i = 0; i < HL_BOARD_ROWS; i++) {
         struct hl_board_row *row = &rows()[i];
         uint64_t container = __atomic_load_n(&row->container, __ATOMIC_ACQUIRE);
         if (!container || memcmp(row->uuid, uuid, sizeof uuid)) continue;
         bool ours = row == hl_pacers[device].board, held = ours;
         if (!ours && (file_lock(F_OFD_GETLK, F_WRLCK, HL_BOARD_ROW_BYTE + i, &held) || !held)) continue; /* it died */
-        if (count == MEMBERS) return false;
-        struct member *member = &members[count++];
-        read_row(row, cut ? cut : now, member);
+        if (count == HL_BOARD_MEMBERS) return false;
+        struct hl_member *member = &members[count++];
+        hl_board_read(row, cut ? cut : now, member);
         member->own = container == board.container;
         sample->members++;
         sample->others += !member->own;
-        if (!member->since) continue;
-        if (member->since < member->until) member->since = member->until;
-        if (member->since < until) until = member->since;
     }
-    if (until + LATE_NS < now) until = now - LATE_NS;
-    if (!cut) { /* the first look only learns where to begin */
-        sample->cut = until;
-        return true;
-    }
+    struct hl_division sums;
     sample->cut = cut;
-    if (until < cut + LEAST_NS) return true;
-    for (unsigned i = 0; i < count; i++) { /* not measured yet and late: as long as it should have taken */
-        struct member *member = &members[i];
-        if (!member->since || member->since >= until || member->drain <= member->since) continue;
-        struct hl_board_interval *last = member->count ? &member->interval[member->count - 1] : NULL;
-        if (last && member->since - last->end < HL_BOARD_JOIN_NS) last->end = member->drain;
-        else member->interval[member->count++] = (struct hl_board_interval){member->since, member->drain};
-    }
-    struct sums sums = {0};
-    divide(members, count, cut, until, &sums);
+    uint64_t until = hl_board_look(members, count, &sample->cut, now, &sums);
+    if (!until) return true;
     uint64_t window = until - cut;
-    sample->cut = until;
     sample->fresh = true;
     sample->time = until;
     sample->window = window;

@@ -64,13 +64,14 @@ static void learn(struct hl_estimate *estimate, double took) {
 
 /* ---- accounts ---- */
 
-/* `end`: when it was over, CLOCK_MONOTONIC. */
-static void account(struct hl_pacer *pacer, uint64_t charged, uint64_t measured, uint64_t end) {
+/* `end`: when it was over, CLOCK_MONOTONIC. `single`: one launch on an idle stream. */
+static void account(struct hl_pacer *pacer, uint64_t charged, uint64_t measured, uint64_t end, bool single) {
     struct hl_region_slot *slot = hl_pace_slot();
     __atomic_fetch_add(&pacer->row->charged, charged, __ATOMIC_RELAXED);
     __atomic_fetch_add(&pacer->row->measured, measured, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->own_measured, slot->own_measured + measured, __ATOMIC_RELAXED);
-    if (pacer->board && measured < end) hl_board_ran(pacer->board, end - measured, end);
+    if (pacer->board && measured < end)
+        hl_board_ran(pacer->board, end - measured, end, single && measured <= HL_BOARD_SLICE_NS);
 }
 
 static void landed(struct hl_pacer *pacer, uint64_t ns, uint32_t launches, uint32_t strangers) {
@@ -82,9 +83,9 @@ static void landed(struct hl_pacer *pacer, uint64_t ns, uint32_t launches, uint3
 }
 
 /* Work that ends by estimate only. */
-static void assumed(struct hl_pacer *pacer, uint64_t drain, uint64_t ns) {
+static void assumed(struct hl_pacer *pacer, uint64_t drain, uint64_t ns, bool single) {
     uint64_t now = hl_pace_now();
-    account(pacer, ns, ns, drain && drain < now ? drain : now);
+    account(pacer, ns, ns, drain && drain < now ? drain : now, single);
 }
 
 static void dropped(void) {
@@ -235,7 +236,7 @@ void hl_lane_refused(struct hl_pacer *pacer, struct hl_lane *lane, uint64_t ns, 
 
 void hl_lane_settle_lazy(struct hl_pacer *pacer, struct hl_lane *lane) {
     if (!lane->lazy_launches) return;
-    assumed(pacer, lane->drain, lane->lazy);
+    assumed(pacer, lane->drain, lane->lazy, lane->lazy_launches == 1);
     landed(pacer, lane->lazy, lane->lazy_launches, 0);
     lane->lazy = 0;
     lane->lazy_launches = 0;
@@ -244,7 +245,7 @@ void hl_lane_settle_lazy(struct hl_pacer *pacer, struct hl_lane *lane) {
 void hl_lane_discard(struct hl_pacer *pacer, struct hl_lane *lane) {
     if (!lane->open) return;
     struct hl_bracket *work = &lane->work;
-    assumed(pacer, lane->drain, work->charged + work->ahead);
+    assumed(pacer, lane->drain, work->charged + work->ahead, false);
     landed(pacer, work->charged + work->ahead, work->launches + work->ahead_launches, work->strangers);
     spare_event(pacer, work->context, work->start);
     lane->unmeasured += work->charged;
@@ -305,7 +306,7 @@ void hl_lane_end(struct hl_pacer *pacer, struct hl_lane *lane, uint64_t gap) {
     if (recorded && pacer->closed < HL_BRACKETS) {
         pacer->bracket[pacer->closed++] = work;
     } else {
-        assumed(pacer, work.expected, work.charged + work.ahead);
+        assumed(pacer, work.expected, work.charged + work.ahead, false);
         landed(pacer, work.charged + work.ahead, work.launches + work.ahead_launches, work.strangers);
         spare_event(pacer, work.context, work.start);
         spare_event(pacer, work.context, work.end);
@@ -352,12 +353,14 @@ static void completed(struct hl_pacer *pacer, const struct hl_bracket *bracket, 
     if (ns < 0) ns = 0;
     struct hl_lane *lane = bracket->lane;
     if (lane->used && lane->serial == bracket->serial && lane->context == bracket->context) lane->drain = 0;
-    uint64_t measured = (uint64_t)ns;
-    account(pacer, bracket->charged + bracket->ahead, measured + bracket->ahead, end);
+    double ratio = bracket->charged ? ns / (double)bracket->charged : 1;
+    uint64_t measured = (uint64_t)ns, ahead = bracket->ahead;
+    if (ratio < 1) ahead = (uint64_t)((double)ahead * ratio); /* estimates hold neighbours' turns, a piece may not */
+    bool single = bracket->gap && bracket->launches == 1 && !bracket->ahead;
+    account(pacer, bracket->charged + bracket->ahead, measured + ahead, end, single);
     landed(pacer, bracket->charged + bracket->ahead, bracket->launches + bracket->ahead_launches, bracket->strangers);
     struct hl_region_slot *slot = hl_pace_slot();
     __atomic_store_n(&slot->brackets, slot->brackets + 1, __ATOMIC_RELAXED);
-    double ratio = bracket->charged ? ns / (double)bracket->charged : 1;
     for (uint32_t i = 0; i < bracket->keys; i++)
         learn(bracket->key[i].estimate, (double)bracket->key[i].charged * ratio / bracket->key[i].launches);
     spare_event(pacer, bracket->context, bracket->start);
@@ -403,7 +406,7 @@ void hl_measure_poll(struct hl_pacer *pacer) {
         memmove(&pacer->bracket[at], &pacer->bracket[at + 1], (pacer->closed - at - 1) * sizeof pacer->bracket[0]);
         pacer->closed--;
         if (state != CUDA_SUCCESS || ns < -1e17) { /* the events are lost; what was estimated counts */
-            assumed(pacer, bracket.expected, bracket.charged + bracket.ahead);
+            assumed(pacer, bracket.expected, bracket.charged + bracket.ahead, false);
             landed(pacer, bracket.charged + bracket.ahead, bracket.launches + bracket.ahead_launches,
                    bracket.strangers);
             dropped();
@@ -433,7 +436,7 @@ void hl_measure_context_ended(CUcontext context) {
                 pacer->bracket[kept++] = *bracket;
                 continue;
             }
-            assumed(pacer, bracket->expected, bracket->charged + bracket->ahead);
+            assumed(pacer, bracket->expected, bracket->charged + bracket->ahead, false);
             landed(pacer, bracket->charged + bracket->ahead, bracket->launches + bracket->ahead_launches,
                    bracket->strangers);
             dropped();

@@ -11,7 +11,7 @@ import pytest
 
 from lab.policy import PolicyError, pacing
 from lab.policy.pacing._words import CHARGED, IN_FLIGHT, MEASURED, RETURNED, TARGET, WORDS
-from lab.sim import grade, memory
+from lab.sim import board, grade, memory
 from lab.sim.gate import BOUND, KEEP, NAP, Gate
 from lab.sim.gpu import Gpu, GpuModel, Kernel
 from lab.sim.patterns import PATTERNS, PatternError, pattern
@@ -29,13 +29,13 @@ def drain(gpu: Gpu) -> list[Kernel]:
 
 
 def test_waves() -> None:
-    model = GpuModel(sms=10, resident=2)
+    model = GpuModel(sms=10, resident=2, kernel_ns=0)
     assert [Kernel(0, 0, 0, blocks, 7, model).ns for blocks in (1, 20, 21, 41)] == [7, 7, 14, 21]
     assert [Kernel(0, 0, 0, blocks, 7, model).sms for blocks in (1, 3, 20, 99)] == [1, 2, 10, 10]
 
 
 def test_streams_run_side_by_side_where_sms_are_free() -> None:
-    model = GpuModel(sms=10, resident=1)
+    model = GpuModel(sms=10, resident=1, kernel_ns=0)
     gpu = Gpu(model, 1)
     for stream, blocks in ((0, 4), (0, 4), (1, 6), (2, 10)):
         gpu.submit(Kernel(0, stream, 0, blocks, 100, model), 0)
@@ -50,18 +50,18 @@ def test_streams_run_side_by_side_where_sms_are_free() -> None:
 
 
 def test_slices_share_time_and_switches_cost() -> None:
-    model = GpuModel(sms=1, resident=1, slice_ns=100, switch_ns=10)
+    model = GpuModel(sms=1, resident=1, slice_ns=100, switch_ns=10, idle_switch_ns=3, kernel_ns=0)
     gpu = Gpu(model, 2)
     for process in (0, 1):
         gpu.submit(Kernel(process, 0, 0, 1, 150, model), 0)
     ended = drain(gpu)
-    # 0: 0-100, 1: 110-210, 0: 220-270, 1: 280-330
-    assert [(one.process, one.ended) for one in ended] == [(0, 270), (1, 330)]
+    # 0: 0-100, 1: 110-210, 0: 220-270 and idle, 1: 273-323
+    assert [(one.process, one.ended) for one in ended] == [(0, 270), (1, 323)]
     assert [gpu.busy(process, 400) for process in (0, 1)] == [150, 150]
 
 
 def test_concurrent_sharing_needs_no_switch() -> None:
-    model = GpuModel(sms=2, resident=1, sharing="concurrent")
+    model = GpuModel(sms=2, resident=1, sharing="concurrent", kernel_ns=0)
     gpu = Gpu(model, 2)
     for process in (0, 1):
         gpu.submit(Kernel(process, 0, 0, 1, 150, model), 0)
@@ -150,9 +150,38 @@ def test_hybrid_keeps_the_long_run_of_giant_kernels() -> None:
 
 @pytest.mark.parametrize("case", grade.NEIGHBOURS, ids=lambda case: case.name)
 def test_hybrid_with_neighbours(case: grade.Case) -> None:
-    run = grade.play("hybrid", case, sms=188)
+    run = grade.play("hybrid", case, sms=188, switch_ns=grade.ASSUMED_SWITCH)
     assert run.mae <= 3.0
     assert run.jain >= 0.99
+
+
+@pytest.mark.parametrize("case", grade.KEPT, ids=lambda case: case.name)
+def test_hybrid_by_the_board(case: grade.Case) -> None:
+    """With the switches of a real card, and nobody to say who had what but the tenants themselves."""
+    run = grade.play("hybrid", case, sms=132, attribution="board")
+    assert run.mae <= 3.0
+    assert run.jain >= 0.99
+
+
+def just_below(folder: Path) -> str:
+    """A kernel that is measured every second time only, because two of them are a bracket; waited for."""
+    file = folder / "below.csv"
+    file.write_text("kernel,blocks,wave_ns,stream,gap_ns,sync\na,2112,995000,0,20000,1\n")
+    return f"trace:{file}"
+
+
+def test_the_smaller_share_of_a_card_that_promised_too_much_is_kept(tmp_path: Path) -> None:
+    run = grade.play("hybrid", grade.together(just_below(tmp_path), (30, 70), seconds=6), sms=132, attribution="board")
+    assert run.tenants[0].mae <= 1
+    assert run.tenants[1].achieved > 55
+
+
+def test_dividing_what_ran_in_one_piece_was_the_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without the mark: an H200 gave 41.7 and 46.5 (real-gpu) where 30 and 70 were asked for."""
+    ran = board.Row.ran
+    monkeypatch.setattr(board.Row, "ran", lambda row, start, end, _whole: ran(row, start, end, False))
+    run = grade.play("hybrid", grade.together(just_below(tmp_path), (30, 70), seconds=6), sms=132, attribution="board")
+    assert run.tenants[0].achieved > 35
 
 
 def test_delta_hami_overshoots_with_the_sms() -> None:
@@ -165,7 +194,7 @@ def test_delta_hami_overshoots_with_the_sms() -> None:
 
 def test_nothing_is_limited_without_a_controller() -> None:
     run = play("none", ("async", 30), ("async", 70))
-    assert [round(tenant.achieved) for tenant in run.tenants] == [49, 49]
+    assert [round(tenant.achieved) for tenant in run.tenants] == [45, 45]  # 45.4 and 45.4 on an H200 (real-gpu)
     assert run.mae > 15
 
 
@@ -178,9 +207,11 @@ def test_soft_mode_lends_and_yields() -> None:
     assert play("hybrid-soft", ("async", 30)).tenants[0].achieved >= 98
     tenants = [
         Tenant(pattern=PATTERNS["async"], target=30),
-        Tenant(pattern=PATTERNS["async"], target=70, start_ns=5 * SECOND),
+        Tenant(pattern=PATTERNS["async"], target=50, start_ns=5 * SECOND),
     ]
-    world = World(tenants, lambda: pacing.load_pacing("hybrid-soft"), window_ns=SECOND // 10, nvml=NvmlModel())
+    world = World(
+        tenants, lambda: pacing.load_pacing("hybrid-soft"), window_ns=SECOND // 10, nvml=NvmlModel(attribution="board")
+    )
     share = world.run(12 * SECOND).busy[:, 0] / (SECOND / 1000)  # percent of a tenth
     assert share[20:49].mean() > 98
     assert np.abs(share[60:].mean() - 30) < 3
@@ -200,7 +231,7 @@ def test_equal_seeds_give_equal_runs() -> None:
 
 def test_winner_takes_all_is_worse_than_exact() -> None:
     """What one GPU does: each window credited to one process. Known, and not hidden by the model."""
-    runs = [play("hybrid", ("async", 30), ("async", 70), attribution=kind, seconds=15) for kind in ("exact", "winner")]
+    runs = [play("hybrid", ("async", 30), ("async", 50), attribution=kind, seconds=15) for kind in ("exact", "winner")]
     assert runs[0].mae <= 3 < runs[1].mae
 
 

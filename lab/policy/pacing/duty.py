@@ -23,8 +23,10 @@ FIRST = 8_000_000  # credit to begin with: the first launches of a program wait 
 QUANTUM = 1_000_000  # granted beyond what is asked for, so that most launches need not ask
 WAKE = 500_000  # after a wait, so much credit before the next launch
 TURN = 2_000_000  # both with neighbours: a whole time slice at once, for every turn costs a switch (0.2 ms on an H200)
+PATIENCE = 100_000_000  # since the last grant; then less credit is needed, down to debt that later launches repay
 LOST = 1_000_000_000  # tokens that neither ran nor came back for so long went down with their process
 _LONGEST = 50_000_000  # one wait: targets change and brackets settle meanwhile
+_SHORTER = 10_000_000  # the same, once patience ends
 
 _STARTED, BALANCE, _FILLED, _SEEN, _REST, _WAITING, CORRECTION, GRANTED, _GRANTED_AT = range(OWN, OWN + 9)
 NEXT = OWN + 9
@@ -79,9 +81,13 @@ class Duty(Controller):
         needed = min(cost // 2, BURST - TURN)
         if shared[_WAITING] and needed < wake:
             needed = wake
+        waited = now - shared[_GRANTED_AT] - PATIENCE
+        if waited > 0:
+            needed -= min(waited // 2, 2 * BURST)
         if free < needed and not self._lend(now, shared):
             shared[_WAITING] = 1
-            return -min(_LONGEST, max(20_000, (max(needed, wake) - free) * 100 // target + 1))
+            longest, goal = (_LONGEST, max(needed, wake)) if waited + _LONGEST < 0 else (_SHORTER, needed)
+            return -min(longest, max(20_000, (goal - free) * 100 // target + 1))
         shared[_WAITING] = 0
         grant = max(cost, min(free, quantum))
         shared[GRANTED] = shared[GRANTED] + grant

@@ -16,6 +16,7 @@ from lab.policy.pacing._words import (
     SAMPLE_SEQ,
     TARGET,
     USABLE,
+    signed,
     word,
 )
 from lab.policy.pacing.duty import BALANCE, CORRECTION, NEXT, ONE, Duty
@@ -63,6 +64,10 @@ class Hybrid(Duty):
         if shared[SAMPLE_ALL] <= shared[SAMPLE_OWN] + _NOISE:
             goal = max(goal, ONE)
         correction = shared[CORRECTION]
+        if exact and shared[SAMPLE_ALL] > shared[SAMPLE_OWN] + _NOISE:
+            # The ratio is an average, what neighbours took is not: what it charged wrongly is made good.
+            had = max(own * _LOWEST // ONE, min(own * _HIGHEST // ONE, busy))
+            shared[BALANCE] = word(signed(shared[BALANCE]) - had + own * correction // ONE)
         moved = max(_LOWEST, min(_HIGHEST, correction + (goal - correction) // 2))
         if moved != correction:
             shared[CORRECTION] = moved

@@ -28,7 +28,9 @@ int hl_devices_count(void) { return 1; }
 bool hl_books_usable(void) { return hl_ledger_is_open(); }
 void hl_log(int level, const char *format, ...) { (void)level, (void)format; }
 struct hl_board_row *hl_board_take(int device) { return (void)device, NULL; }
-void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end) { (void)row, (void)start, (void)end; }
+void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end, bool whole) {
+    (void)row, (void)start, (void)end, (void)whole;
+}
 void hl_board_leave(void) {}
 void hl_board_fork_child(void) {}
 static uint64_t faults;
