@@ -33,7 +33,6 @@ static void record(uint8_t event, const struct hl_call *call, int32_t result, ui
 /* Acts out one fault. 1 = the call's result is forced to call->code. */
 static int act(struct hl_call *call, uint32_t index, uint64_t number) {
     struct hl_node_fault *f = &hl_node.faults[index];
-    uint32_t round = 0;
     __atomic_fetch_add(&f->fired, 1, __ATOMIC_RELAXED);
     /* Written first: a killed process cannot say afterwards that it was killed on purpose. */
     record(HL_EVENT_FAULT, call, f->action == HL_ACTION_RETURN ? f->code : 0, 0, index, number, f->action);
@@ -42,10 +41,7 @@ static int act(struct hl_call *call, uint32_t index, uint64_t number) {
     case HL_ACTION_DELAY: hl_sleep_until(hl_now_ns() + hl_scaled(f->delay_ns)); return 0;
     case HL_ACTION_KILL: kill(getpid(), f->signal ? (int)f->signal : SIGKILL); return 0;
     case HL_ACTION_STOP: kill(getpid(), SIGSTOP); return 0;
-    case HL_ACTION_MEET:
-        if (!hl_meet_arrive(hl_node.base, hl_node.slot, index, &round))
-            hl_meet_wait(hl_node.base, hl_node.slot, index, round);
-        return 0;
+    case HL_ACTION_MEET: (void)hl_meet(hl_node.base, hl_node.slot, index); return 0;
     case HL_ACTION_LOST: /* code = the card that falls off the bus, its instances with it */
         for (uint32_t row = 0; row < hl_node.header->device_count; row++)
             if ((int32_t)row == f->code || (int32_t)hl_node.devices[row].parent == f->code + 1)

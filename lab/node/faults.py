@@ -30,6 +30,9 @@ class Fault:
     ``call`` counts from 1, by process unless ``scope`` says otherwise; ``mode``: only that call, every multiple of it,
     or that and all later ones. ``process`` and ``container`` restrict whom it applies to (indices in the run).
     ``patience_s``: how long all who could still come to a MEET must have been at rest until they count as held up.
+    A MEET counts threads, of one process or of several. How many of a process can come is what the run says of it
+    (``NodeServer.expect``); of a program that it knows nothing of, one, or as many as there are where the fault is for
+    that process alone.
     """
 
     name: str
@@ -65,8 +68,11 @@ class Fault:
         if self.action == "meet":
             if self.meet < 2:
                 raise FaultError(f"{where}: meet is {self.meet}, at least two callers meet")
-            if self.scope != "process" and self.mode == "nth":
-                raise FaultError(f"{where}: meet of one call counted over the {self.scope} can hold one caller only")
+            if self.meet > constants()["HL_MEET_MAX"]:
+                raise FaultError(f"{where}: meet is {self.meet}, at most {constants()['HL_MEET_MAX']} can wait at once")
+            if self.mode == "nth" and (self.scope != "process" or self.process is not None):
+                whom = "one process" if self.scope == "process" else f"the {self.scope}"
+                raise FaultError(f"{where}: meet of one call counted over {whom} can hold one caller only")
 
     def write(self, record: Any) -> None:
         """Fill the ``hl_node_fault`` record (all but ``active``)."""
@@ -88,13 +94,15 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A process as a MEET sees it. ``calls`` = its calls of the function so far (0 before it attached); ``pid`` is the
-    host's, 0 before it attached."""
+    """A process as a MEET sees it. ``calls`` = its calls of the function so far (0 before it attached); ``waiting`` =
+    its threads that wait there; ``callers`` = its threads that can be in the driver at once; ``pid`` is the host's, 0
+    before it attached."""
 
     process: int
     container: int
     calls: int
-    waiting: bool
+    waiting: int
+    callers: int = 1
     pid: int = 0
 
 
@@ -105,8 +113,8 @@ def applies(fault: Fault, candidate: Candidate) -> bool:
 
 
 def may_arrive(fault: Fault, candidate: Candidate) -> bool:
-    """Whether the process can still arrive at the meeting: it is not there already and its call is still to come."""
-    if candidate.waiting or not applies(fault, candidate):
+    """Whether a thread of the process can still arrive at the meeting: not all are there, and its call is to come."""
+    if candidate.waiting >= candidate.callers or not applies(fault, candidate):
         return False
     return fault.mode != "nth" or candidate.calls < fault.call
 

@@ -129,7 +129,7 @@ class Words:
         self._library.hl_meet_open(self._base, fault)
 
     def leave_meeting(self, slot: int) -> None:
-        """Take the arrival of a dead waiter back, so that the living meet in the number that was asked for."""
+        """Forget the arrivals of a dead process, so that the living meet in the number that was asked for."""
         self._library.hl_meet_leave(self._base, slot)
 
     def fold_calls(self, slot: int) -> None:

@@ -25,6 +25,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,13 +39,14 @@ from lab.node.faults import Candidate, Fault, may_arrive, must_open
 from lab.node.layout import Capacity, NodeFile, NodeFileError, Words, constants, create_node_file, dtype
 from lab.node.model import NodeSnapshot, read_snapshot
 from lab.node.shares import Share, Shares
-from lab.node.stillness import Rest, Stillness, look
+from lab.node.stillness import Rest, Stillness, look, threads
 from lab.spec import load_hooks
 from lab.spec.mig import SLICES, Cut, mig_uuid
 from lab.spec.profile import LATENCIES, NVML_PIDS, Profile, device_uuid, load_driver, load_profile
 
 BLOCK_BYTES = 2 << 20
 ADDRESS_FACTOR = 4  # a device's addresses, in its bytes: holes between allocations and managed memory need no memory
+LONGEST_MEET = 6  # patiences until the threads of one process are let go although others of it are not at rest
 MEET_TICK_S = 0.02  # how often waiting meetings are looked at: whether anybody can still come is not an event
 LOCK_RETRY_S = 0.001  # a holder needs well under a microsecond unless it is descheduled or stopped
 CLOSE_PATIENCE_S = 0.5
@@ -76,6 +78,7 @@ class _Expected:
 
     index: int
     container: int
+    callers: int | None
 
 
 class NodeServer:
@@ -295,14 +298,25 @@ class NodeServer:
         """How often a planned fault fired."""
         return self._words.load64(self.file.fault_at(index, "fired"))
 
+    def waiting(self, index: int) -> int:
+        """How many threads wait in this round of a MEET."""
+        return sum(self._waiting(index).values())
+
+    def _waiting(self, index: int) -> Counter[int]:
+        """The same by process slot."""
+        mark = self._words.load32(self.file.fault_at(index, "open")) << 16 | index + 1
+        words = self.file.header["waiters"].copy()
+        return Counter((words[words >> 16 == mark] & 0xFFFF).astype(int) - 1)
+
     def met_short(self, index: int) -> int:
         """How many rounds of a MEET the server opened because nobody else could come."""
         return self._short.get(index, 0)
 
-    def expect(self, *, process: int, container: int) -> None:
-        """A process with this index will start: meetings wait for it until it has ended."""
+    def expect(self, *, process: int, container: int, callers: int | None = 1) -> None:
+        """A process with this index will start: meetings wait for it until it has ended. ``callers``: how many of its
+        threads can call the driver at once; None: that is not known."""
         with self._condition:
-            self._expected[process] = _Expected(process, container)
+            self._expected[process] = _Expected(process, container, callers)
 
     def blocked(self, *, process: int) -> None:
         """The process waits for others (a barrier, its turn to start): until unblocked no meeting waits for it."""
@@ -520,7 +534,7 @@ class NodeServer:
         table, flags = constants(), int(request["flags"])
         if (
             len(descriptors) != 1
-            or int(request["device"]) >= len(self.profiles)
+            or int(request["device"]) >= len(self.file.devices)
             or request["memory"] >= table["HL_KINDS"]
         ):
             self._send(connection, status=errno.EPROTO, process=None, descriptors=[])
@@ -894,27 +908,28 @@ class NodeServer:
 
     def _held_up(self, index: int, fault: Fault, candidates: list[Candidate]) -> bool:
         """Whether those who could still come sleep and will not wake by themselves. Sleeping in modelled driver work
-        is no rest: it ends."""
+        is no rest: it ends. Threads that nothing is known of and that never rest are not waited for without end."""
         coming = [candidate for candidate in candidates if may_arrive(fault, candidate)]
-        waiting = frozenset(candidate.pid for candidate in candidates if candidate.waiting)
+        waiting = frozenset((candidate.pid, candidate.waiting) for candidate in candidates if candidate.waiting)
         watch = self._stillness.setdefault(index, Stillness(fault.patience_s))
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         work = max(int(max(device["init_busy_until"], device["busy_until"])) for device in self.file.devices)
         if not waiting or work > now or any(candidate.pid == 0 for candidate in coming):
             return watch.lasts(None, [Rest(False, 0)], now / 1e9)
+        if fault.process is not None and watch.unchanged(waiting, now / 1e9) >= LONGEST_MEET * fault.patience_s:
+            return True
         return watch.lasts(waiting, [look(candidate.pid) for candidate in coming], now / 1e9)
 
     def _candidates(self, index: int, fault: Fault) -> list[Candidate]:
         name = load_hooks()[fault.name].id
-        generation = self._words.load32(self.file.fault_at(index, "open"))
-        mark = generation << 32 | index + 1
+        waiters = self._waiting(index)
         found, seen = [], set()
         for process in self._processes.values():
             if process.dying:
                 continue
             record = self.file.processes[process.slot]
             seen.add(int(record["index"]))
-            waiting = self._words.load64(self.file.process_at(process.slot, "meet")) == mark
+            waiting = waiters[process.slot]
             if int(record["index"]) in self._blocked and not waiting:
                 continue
             found.append(
@@ -923,13 +938,21 @@ class NodeServer:
                     container=int(record["container"]),
                     calls=int(self.file.process_calls[process.slot, name]),
                     waiting=waiting,
+                    callers=self._callers(fault, int(record["index"]), process.pid),
                     pid=process.pid,
                 )
             )
         for expected in self._expected.values():
             if expected.index not in seen and expected.index not in self._blocked:
-                found.append(Candidate(process=expected.index, container=expected.container, calls=0, waiting=False))
+                found.append(Candidate(process=expected.index, container=expected.container, calls=0, waiting=0))
         return found
+
+    def _callers(self, fault: Fault, index: int, pid: int) -> int:
+        """How many threads of a process a meeting may wait for."""
+        expected = self._expected.get(index)
+        if expected is not None and expected.callers is not None:
+            return expected.callers
+        return threads(pid) if fault.process is not None else 1
 
 
 _INSTANCE_NUMBERS = (

@@ -20,6 +20,14 @@ class Rest:
     ticks: int
 
 
+def threads(pid: int) -> int:
+    """How many threads the process has now; 0 when it is gone."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return 0
+
+
 def look(pid: int) -> Rest:
     """Look at a process through /proc."""
     states, ticks = set(), 0
@@ -41,6 +49,14 @@ class Stillness:
         self._patience_s = patience_s
         self._seen: Hashable = None
         self._since = 0.0
+        self._situation: Hashable = None
+        self._situation_since = 0.0
+
+    def unchanged(self, situation: Hashable, now_s: float) -> float:
+        """Seconds that this situation has lasted, whoever is at rest."""
+        if situation != self._situation:
+            self._situation, self._situation_since = situation, now_s
+        return now_s - self._situation_since
 
     def lasts(self, situation: Hashable, resting: Sequence[Rest], now_s: float) -> bool:
         """Whether this situation has lasted for the whole patience with all of `resting` asleep and idle."""

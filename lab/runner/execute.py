@@ -321,7 +321,11 @@ class _Run:
                 self.fault_slots += [-1] * (slot + 1 - len(self.fault_slots))
                 self.fault_slots[slot] = index
             for instance in self.instances:
-                self.node.expect(process=instance.index, container=instance.container.index)
+                self.node.expect(
+                    process=instance.index,
+                    container=instance.container.index,
+                    callers=None if instance.process.run else instance.process.callers,
+                )
                 if instance.process.start == "after":
                     self.node.blocked(process=instance.index)
         except (NodeError, FaultError) as error:

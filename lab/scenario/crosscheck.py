@@ -333,11 +333,14 @@ def _faults(raw: dict[Any, Any], groups: list[_Group], containers: dict[Any, Any
         meet = fault.get("meet")
         if not isinstance(meet, int) or isinstance(meet, bool):
             continue
-        if "process" in fault:
-            report((*path, "process"), "meet holds callers of several processes; narrow it by container instead")
+        process = fault.get("process")
         inside = [group for group in groups if fault.get("container") in (None, group.container)]
+        if isinstance(process, str):
+            if not {"every", "from"} & fault.keys():
+                report(path, "one call of one process is one caller; threads of a process meet by `from` or `every`")
+            inside = [group for group in inside if group.called(process)]
         if not any(group.real for group in inside):
-            callers = sum(group.count * _callers(group) for group in inside)
+            callers = sum((1 if isinstance(process, str) else group.count) * _callers(group) for group in inside)
             if meet > callers:
                 report((*path, "meet"), f"meet: {meet}, but only {callers} callers can ever arrive")
 

@@ -83,6 +83,14 @@ class Process:
     expect_exit: ExitStatus | None  # None = any end is fine
     where: Position
 
+    @property
+    def callers(self) -> int:
+        """How many threads of one such process can be in a driver call at once, by its steps."""
+        return max(
+            (int(step.arguments.get("threads", 1)) for step in self.walk() if step.op in ("random", "parallel")),
+            default=1,
+        )
+
     def walk(self) -> Iterator[Step]:
         """All steps, nested ones included, in order of index."""
         for step in self.steps:

@@ -566,7 +566,9 @@ class FaultForm(Form):
     delay: Duration | None = Field(default=None, description="action: take longer")
     kill: Signal | None = Field(default=None, description="action: the caller gets this signal")
     meet: Annotated[int, Field(ge=2)] | None = Field(
-        default=None, description="action: hold callers until so many have arrived or nobody else can"
+        default=None,
+        description="action: hold callers (threads of one process or of several) until so many have arrived or nobody "
+        "else can",
     )
     stop: Literal[True] | None = Field(default=None, description="action: stop the caller (SIGSTOP)")
     lost: Literal[True] | None = Field(default=None, description="action: the device falls off the bus")

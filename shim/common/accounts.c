@@ -218,57 +218,61 @@ int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t k
     return 0;
 }
 
-/* {arrived, open} is one little-endian 64-bit word: arrived low, open high. */
-static uint64_t *meet_word(struct hl_node_fault *fault) { return (uint64_t *)(void *)&fault->arrived; }
-_Static_assert(offsetof(struct hl_node_fault, arrived) % 8 == 0 &&
-                   offsetof(struct hl_node_fault, open) == offsetof(struct hl_node_fault, arrived) + 4,
-               "arrived and open are changed by one CAS");
-
-static void open_round(struct hl_node_fault *fault) { futex(&fault->open, FUTEX_WAKE, INT_MAX, NULL); }
-
-int hl_meet_arrive(void *base, uint32_t slot, uint32_t index, uint32_t *round) {
-    struct hl_node_fault *fault = fault_at(base, index);
-    struct hl_node_process *p = process_at(base, slot);
-    uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
-    for (;;) {
-        uint32_t arrived = (uint32_t)word, open = (uint32_t)(word >> 32);
-        int last = arrived + 1 >= fault->meet;
-        uint64_t next = last ? (uint64_t)(open + 1) << 32 : (uint64_t)open << 32 | (arrived + 1);
-        /* Stored before the arrival counts: the server takes a dead waiter's arrival back by this word. */
-        __atomic_store_n(&p->meet, (uint64_t)open << 32 | (index + 1), __ATOMIC_SEQ_CST);
-        if (__atomic_compare_exchange_n(meet_word(fault), &word, next, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {
-            *round = open;
-            if (last) {
-                __atomic_store_n(&p->meet, 0, __ATOMIC_SEQ_CST);
-                open_round(fault);
-            }
-            return last;
-        }
-    }
+static uint64_t mark_of(uint32_t round, uint32_t fault, uint32_t slot) {
+    return (uint64_t)round << 32 | (uint64_t)(fault + 1) << 16 | (slot + 1);
 }
 
-void hl_meet_wait(void *base, uint32_t slot, uint32_t index, uint32_t round) {
+/* How many wait in this round: who they are is not looked at. */
+static uint32_t waiting(void *base, uint32_t fault, uint32_t round) {
+    uint32_t found = 0;
+    for (int i = 0; i < HL_MEET_MAX; i++)
+        found +=
+            __atomic_load_n(&((header_t *)base)->waiters[i], __ATOMIC_SEQ_CST) >> 16 == mark_of(round, fault, 0) >> 16;
+    return found;
+}
+
+static uint64_t *claim(void *base, uint64_t mark) {
+    for (int i = 0; i < HL_MEET_MAX; i++) {
+        uint64_t *word = &((header_t *)base)->waiters[i], none = 0;
+        if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0 &&
+            __atomic_compare_exchange_n(word, &none, mark, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+            return word;
+    }
+    return NULL;
+}
+
+/* 1 = this call ended the round. */
+static int open_round(struct hl_node_fault *fault, uint32_t round) {
+    if (!__atomic_compare_exchange_n(&fault->open, &round, round + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 0;
+    futex(&fault->open, FUTEX_WAKE, INT_MAX, NULL);
+    return 1;
+}
+
+int hl_meet(void *base, uint32_t slot, uint32_t index) {
     struct hl_node_fault *fault = fault_at(base, index);
+    uint32_t round = __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST), now;
+    uint64_t *word = claim(base, mark_of(round, index, slot));
+    if (!word) return 0;
+    while ((now = __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST)) != round) {
+        round = now;
+        __atomic_store_n(word, mark_of(round, index, slot), __ATOMIC_SEQ_CST);
+    }
+    int last = waiting(base, index, round) >= fault->meet && open_round(fault, round);
     while (__atomic_load_n(&fault->open, __ATOMIC_ACQUIRE) == round) futex(&fault->open, FUTEX_WAIT, round, NULL);
-    __atomic_store_n(&process_at(base, slot)->meet, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
+    return last;
 }
 
 void hl_meet_open(void *base, uint32_t index) {
     struct hl_node_fault *fault = fault_at(base, index);
-    uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
-    while (!__atomic_compare_exchange_n(meet_word(fault), &word, ((word >> 32) + 1) << 32, 0, __ATOMIC_SEQ_CST,
-                                        __ATOMIC_ACQUIRE)) {}
-    open_round(fault);
+    while (!open_round(fault, __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST))) {}
 }
 
 void hl_meet_leave(void *base, uint32_t slot) {
-    uint64_t waits = __atomic_exchange_n(&process_at(base, slot)->meet, 0, __ATOMIC_SEQ_CST);
-    if ((uint32_t)waits == 0) return;
-    struct hl_node_fault *fault = fault_at(base, (uint32_t)waits - 1);
-    uint64_t word = __atomic_load_n(meet_word(fault), __ATOMIC_ACQUIRE);
-    /* Another round means that this arrival was released already. */
-    while (word >> 32 == waits >> 32 && (uint32_t)word != 0 &&
-           !__atomic_compare_exchange_n(meet_word(fault), &word, word - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {}
+    for (int i = 0; i < HL_MEET_MAX; i++) {
+        uint64_t *word = &((header_t *)base)->waiters[i];
+        if ((__atomic_load_n(word, __ATOMIC_SEQ_CST) & 0xFFFF) == slot + 1) __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
+    }
 }
 
 void hl_calls_fold(void *base, uint32_t slot) {

@@ -33,11 +33,12 @@ int hl_accounts_bury(void *base, uint32_t slot, const uint64_t *keep, uint64_t *
 /* Server: gives bytes of a living process back that it disowned. 0, or -1 as above. */
 int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t kind, uint64_t bytes);
 
-/* Meeting points of planned faults. arrive: 1 = this arrival opened the round, 0 = wait while fault.open == *round. */
-int hl_meet_arrive(void *base, uint32_t slot, uint32_t fault, uint32_t *round);
-void hl_meet_wait(void *base, uint32_t slot, uint32_t fault, uint32_t round);
+/* Meeting points of planned faults. A thread waits until as many are there as the fault says, or the server lets them go.
+ * Each that waits has a word of its own in the header, so that a process that dies takes its threads' arrivals with it and
+ * nothing else. Where all words are in use, a caller goes on at once. 1 = this arrival made the number full. */
+int hl_meet(void *base, uint32_t slot, uint32_t fault);
 void hl_meet_open(void *base, uint32_t fault); /* server: lets the waiters of the current round go */
-void hl_meet_leave(void *base, uint32_t slot); /* server: takes a dead waiter's arrival back */
+void hl_meet_leave(void *base, uint32_t slot); /* server: forgets the arrivals of a dead process */
 
 /* Server: adds the calls of an ended process to the node-wide counts and zeroes its row. */
 void hl_calls_fold(void *base, uint32_t slot);

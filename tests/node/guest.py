@@ -3,7 +3,8 @@
 `guest.py SOCKET CONTAINER INDEX cuda|nvml` is one such process; without arguments it is a nest that forks them on
 demand (an interpreter start each would be most of a test's time); `guest.py swarm SOCKET COUNT` is many at once.
 A guest says one line a command on stdout and takes from stdin: `take DEVICE KIND BYTES`, `give DEVICE KIND BYTES`,
-`context DEVICE DELTA`, `call NAME`, `meet FAULT`, `tear DEVICE KIND BYTES` (leaves a change half-made, as a kill inside
+`context DEVICE DELTA`, `call NAME`, `meet FAULT`, `crowd FAULT THREADS`, `spin FAULT` (one thread meets, another never
+rests), `tear DEVICE KIND BYTES` (leaves a change half-made, as a kill inside
 it would), `second cuda|nvml`, `drop`, `fork` (the child goes on), `exec`, `churn LIBRARY` (changes its accounts without
 end, to be killed in the middle).
 """
@@ -16,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +65,7 @@ class Guest:
         self.library.hl_accounts_take.argtypes = [base, word, word, word, size64, base]
         self.library.hl_accounts_give.argtypes = [base, word, word, word, size64, base]
         self.library.hl_accounts_give.restype = None
-        self.library.hl_meet_arrive.argtypes = [base, word, word, base]
-        self.library.hl_meet_wait.argtypes = [base, word, word, word]
-        self.library.hl_meet_wait.restype = None
+        self.library.hl_meet.argtypes = [base, word, word]
 
     def take(self, device: int, kind: int, size: int) -> int:
         return int(self.library.hl_accounts_take(self.file.base, self.slot, device, kind, size, None))
@@ -80,9 +80,7 @@ class Guest:
         self.file.process_calls[self.slot][load_hooks()[name].id] += 1
 
     def meet(self, fault: int) -> None:
-        generation = ctypes.c_uint32()
-        if not self.library.hl_meet_arrive(self.file.base, self.slot, fault, ctypes.byref(generation)):
-            self.library.hl_meet_wait(self.file.base, self.slot, fault, generation.value)
+        self.library.hl_meet(self.file.base, self.slot, fault)
 
     def tear(self, device: int, kind: int, size: int) -> None:
         """What a driver has done when it dies between its first and its last store under the account lock."""
@@ -146,7 +144,21 @@ def serve(path: str, container: int, index: int, kind: str) -> None:
                 guest.meet(int(words[1]))
                 say("met")
                 continue
+            case "crowd":
+                for _ in range(int(words[2])):
+                    threading.Thread(target=come, args=(guest, int(words[1])), daemon=True).start()
+                continue
+            case "spin":
+                threading.Thread(target=come, args=(guest, int(words[1])), daemon=True).start()
+                while True:
+                    pass
         say("done")
+
+
+def come(guest: Guest, fault: int) -> None:
+    """A thread of its own that meets."""
+    guest.meet(fault)
+    say("met")
 
 
 def join(path: str, container: int, index: int, kind: str) -> Guest:

@@ -29,7 +29,12 @@ def meet(count: int = 2, **options: object) -> Fault:
 
 def wait_arrived(node: NodeServer, fault: int, count: int) -> None:
     """Until so many wait. An arrival is a word in shared memory, no event: it is looked at on the server's tick."""
-    node.wait_for(lambda _: int(node.file.faults[fault]["arrived"]) == count)
+    node.wait_for(lambda _: node.waiting(fault) == count)
+
+
+def wait_unmarked(node: NodeServer) -> None:
+    """Until every word of a waiter is free again: who goes on clears its own."""
+    node.wait_for(lambda _: not node.file.header["waiters"].any())
 
 
 def review(node: NodeServer) -> None:
@@ -53,7 +58,80 @@ def test_two_meet(make_node: Make, join: Join) -> None:
     assert node.file.faults[fault]["open"] == 0, "the other one can still come"
     enter(second, fault)
     assert (first.hear(), second.hear()) == ("met", "met")
-    assert (node.file.faults[fault]["open"], node.file.faults[fault]["arrived"]) == (1, 0)
+    assert (node.file.faults[fault]["open"], node.waiting(fault)) == (1, 0)
+    wait_unmarked(node)
+
+
+def crowd(guest: object, fault: int, threads: int) -> None:
+    """So many threads of one process come."""
+    guest.say("crowd", fault, threads)
+
+
+def test_threads_of_one_process_meet(make_node: Make, join: Join) -> None:
+    node = make_node()
+    node.expect(process=0, container=0, callers=3)
+    fault = node.plan(meet(3, mode="from", process=0))
+    guest = join(node, index=0)
+    crowd(guest, fault, 1)
+    wait_arrived(node, fault, 1)
+    review(node)
+    assert node.file.faults[fault]["open"] == 0, "two more of its threads can come"
+    crowd(guest, fault, 2)
+    assert [guest.hear() for _ in range(3)] == ["met"] * 3
+    wait_unmarked(node)
+    assert node.met_short(fault) == 0
+
+
+def test_threads_of_two_processes_meet(make_node: Make, join: Join) -> None:
+    node = make_node()
+    for index in range(2):
+        node.expect(process=index, container=0, callers=2)
+    fault = node.plan(meet(4, mode="every"))
+    guests = [join(node, index=index) for index in range(2)]
+    for guest in guests:
+        crowd(guest, fault, 2)
+    assert [guest.hear() for guest in guests for _ in range(2)] == ["met"] * 4
+
+
+def test_a_dead_process_takes_all_its_threads_along(make_node: Make, join: Join) -> None:
+    node = make_node()
+    for index in range(3):
+        node.expect(process=index, container=0, callers=2)
+    fault = node.plan(meet(4, mode="from"))
+    guests = [join(node, index=index) for index in range(3)]
+    for guest in guests[:2]:
+        crowd(guest, fault, 1 if guest is guests[0] else 2)
+    wait_arrived(node, fault, 3)
+    guests[1].kill()
+    node.wait_live(2)
+    assert node.waiting(fault) == 1
+    crowd(guests[2], fault, 2)
+    wait_arrived(node, fault, 3)
+    review(node)
+    assert node.file.faults[fault]["open"] == 0, "three wait, and one of the first process can come"
+    crowd(guests[0], fault, 1)
+    assert [guest.hear() for guest in (guests[0], guests[0], guests[2], guests[2])] == ["met"] * 4
+
+
+def test_a_program_with_no_other_thread_is_let_go(make_node: Make, join: Join) -> None:
+    """What the run knows nothing of has as many callers as threads; here one, and it waits."""
+    node = make_node()
+    node.expect(process=0, container=0, callers=None)
+    fault = node.plan(meet(2, mode="from", process=0))
+    guest = join(node, index=0)
+    enter(guest, fault)
+    assert guest.hear() == "met"
+    assert node.met_short(fault) == 1
+
+
+def test_threads_that_never_rest_are_not_waited_for_without_end(make_node: Make, join: Join) -> None:
+    node = make_node()
+    node.expect(process=0, container=0, callers=None)
+    fault = node.plan(meet(2, mode="from", process=0, patience_s=0.05))
+    guest = join(node, index=0)
+    guest.say("spin", fault)
+    assert guest.hear() == "met"
+    assert node.met_short(fault) == 1
 
 
 def test_a_death_releases_the_last_one(make_node: Make, join: Join) -> None:
@@ -106,7 +184,7 @@ def test_a_dead_waiter_does_not_count(make_node: Make, join: Join) -> None:
     wait_arrived(node, fault, 1)
     guests[0].kill()
     node.wait_live(2)
-    assert node.file.faults[fault]["arrived"] == 0
+    assert node.waiting(fault) == 0
     enter(guests[1], fault)
     wait_arrived(node, fault, 1)
     review(node)
@@ -211,7 +289,8 @@ candidates = st.lists(
         process=st.integers(0, 5),
         container=st.integers(0, 2),
         calls=st.integers(0, 3),
-        waiting=st.booleans(),
+        waiting=st.integers(0, 2),
+        callers=st.integers(1, 2),
     ),
     max_size=6,
 )
@@ -220,10 +299,10 @@ candidates = st.lists(
 @given(candidates, st.integers(2, 4), st.sampled_from(["nth", "every", "from"]), st.integers(1, 3))
 def test_opens_exactly_when_enough_or_nobody_can_come(found: list[Candidate], count: int, mode: str, call: int) -> None:
     fault = meet(count, mode=mode, call=call)
-    waiting = [candidate for candidate in found if candidate.waiting]
+    waiting = sum(candidate.waiting for candidate in found)
     coming = [candidate for candidate in found if may_arrive(fault, candidate)]
-    assert not set(map(id, waiting)) & set(map(id, coming))
-    assert must_open(fault, found) == bool(waiting and (len(waiting) >= count or not coming))
+    assert all(candidate.waiting < candidate.callers for candidate in coming)
+    assert must_open(fault, found) == bool(waiting and (waiting >= count or not coming))
 
 
 @pytest.mark.parametrize(
@@ -233,6 +312,8 @@ def test_opens_exactly_when_enough_or_nobody_can_come(found: list[Candidate], co
         (Fault(name="nvmlVgpuTypeGetName", action="delay", delay_ns=1), "has no body"),
         (Fault(name=NAME, action="meet", meet=1), "at least two callers meet"),
         (Fault(name=NAME, action="meet", meet=2, scope="node"), "can hold one caller only"),
+        (Fault(name=NAME, action="meet", meet=2, process=0), "over one process can hold one caller only"),
+        (Fault(name=NAME, action="meet", meet=449), "at most 448 can wait at once"),
         (Fault(name=NAME, action="delay"), "a delay needs a duration"),
         (Fault(name=NAME, action="return"), "is no fault"),
         (Fault(name=NAME, action="kill", signal=1000), "is no signal"),

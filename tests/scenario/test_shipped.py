@@ -36,6 +36,11 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
         ("memory: 6GiB", "memory: 4GiB", "never_above"),
         ("count: 2}                 ", "count: 1}                 ", "faults_fired"),
     ],
+    "faults/threads-meet.yaml": [
+        ("ok: 1, oom: 1", "ok: 2", "outcome"),
+        ("memory: 6GiB", "memory: 4GiB", "never_above"),
+        ("count: 2}", "count: 1}", "faults_fired"),
+    ],
     "memory/killed-process.yaml": [
         ("ok: 2", "ok: 1, oom: 1", "outcome"),
         ("expect_exit: SIGKILL", "expect_exit: 0", "exits"),
