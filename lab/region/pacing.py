@@ -1,14 +1,19 @@
 """What the limiters of a container say of themselves: state, target and achieved share, who was paced and who not.
 
-Read from the region file without any lock; numbers of one moment may be a launch apart.
+Read from the region file without any lock; numbers of one moment may be a launch apart. A slot keeps what its process
+wrote when that has ended, until another process takes it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
 
 from lab.region._file import Region
 from lab.spec import load_layout
@@ -16,10 +21,10 @@ from lab.spec import load_layout
 _CONSTANTS = load_layout("hooklab-1").constants
 
 
-def _names(prefix: str) -> dict[int, str]:
+def _names(prefix: str, layout: str = "hooklab-1") -> dict[int, str]:
     return {
         value: name.removeprefix(prefix).lower()
-        for name, value in _CONSTANTS.items()
+        for name, value in load_layout(layout).constants.items()
         if name.startswith(prefix) and isinstance(value, int)
     }
 
@@ -27,6 +32,9 @@ def _names(prefix: str) -> dict[int, str]:
 STATES = _names("HL_PACING_")
 ENTRIES = _names("HL_ENTRY_")
 REASONS = _names("HL_UNPACED_")
+TIERS = _names("HL_TIER_", "history")
+FAILED = ("fault", "absent", "blind", "switched")
+"""States in which a limit is not kept although one is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,18 @@ class ProcessPacing:
     """One process."""
 
     slot: int
+    generation: int
+    """Of the slot when it was taken: tells it from all others of the region."""
     pid: int
+    """In its own namespace."""
+    pid_namespace: int
+    comm: str
     state: str
     policy: str
     instead: bool
     """Of one that HOOKLAB_PACING asked for and that cannot be used."""
-    identity_tier: int
+    identity: str
+    """Who told its host PID: `broker`, `procfs`, `probe`; empty while it is unknown."""
     paced: dict[str, int]
     unpaced: dict[str, int]
     unpaced_why: dict[str, int]
@@ -65,13 +79,28 @@ class ProcessPacing:
     measured_s: float
     devices: tuple[DevicePacing, ...]
 
+    @property
+    def unlimited(self) -> bool:
+        """A limit is set, and launches that it is meant for have passed beside it, or do so now."""
+        passed = {reason: count for reason, count in self.unpaced_why.items() if reason not in ("host", "capture")}
+        return self.state in FAILED or (self.state not in ("none", "off") and bool(passed))
+
+    def as_json(self) -> dict[str, Any]:
+        """For run.json and reports."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """The other way round."""
+        values = {name: row[name] for name in cls.__dataclass_fields__}
+        return cls(**{**values, "devices": tuple(DevicePacing(**device) for device in row["devices"])})
+
     def lines(self) -> list[str]:
         """The same in words, one fact a line."""
         if self.state == "none":
             return ["none applies to this process: no device has a CUDA_DEVICE_SM_LIMIT of 1 to 99"]
         instead = " (what HOOKLAB_PACING asks for cannot be used)" if self.instead else ""
-        tier = self.identity_tier or "unknown"
-        said = [f"{self.state}; policy {self.policy or 'unknown'}{instead}; identity tier {tier}"]
+        said = [f"{self.state}; policy {self.policy or 'unknown'}{instead}; identity tier {self.identity or 'unknown'}"]
         for device in self.devices:
             achieved = "not measured yet" if device.achieved is None else f"{device.achieved:.1f} %"
             age = "" if device.achieved_age_s is None else f" ({device.achieved_age_s:.1f} s ago)"
@@ -91,12 +120,30 @@ class ProcessPacing:
         return said
 
 
-def read_pacing(path: str | os.PathLike[str]) -> tuple[ProcessPacing, ...]:
-    """Every living process of a region file. RegionError when it is none of ours."""
-    now = time.monotonic_ns()
+def read_pacing(path: str | os.PathLike[str], *, ended: bool = False) -> tuple[ProcessPacing, ...]:
+    """Every living process of a region file; with `ended` also those whose slot nobody has taken since.
+
+    RegionError when it is none of ours.
+    """
     with Region.open(Path(path)) as region:
-        devices = tuple(_device(region, number, now) for number in range(16) if int(region.devices[number]["sm_limit"]))
-        return tuple(_process(region, process.slot, process.pid, devices) for process in region.processes())
+        devices = _devices(region)
+        used = np.flatnonzero(region.slots["generation"] if ended else region.slots["state"])
+        return tuple(from_slot(region.slots[slot], devices, slot=int(slot)) for slot in used)
+
+
+def read_devices(path: str | os.PathLike[str]) -> tuple[DevicePacing, ...]:
+    """The devices alone. RegionError when the file is no region of ours."""
+    with Region.open(Path(path)) as region:
+        return _devices(region)
+
+
+def _devices(region: Region) -> tuple[DevicePacing, ...]:
+    """Those with a core limit on which something was launched; before that the first one only: a limit of all devices
+    is one of all ordinals, and nobody says here how many devices there are."""
+    now = time.monotonic_ns()
+    limited = [number for number in range(len(region.devices)) if int(region.devices[number]["sm_limit"])]
+    used = [number for number in limited if int(region.devices[number]["first_launch"])]
+    return tuple(_device(region, number, now) for number in used or limited[:1])
 
 
 def _device(region: Region, number: int, now: int) -> DevicePacing:
@@ -116,19 +163,22 @@ def _device(region: Region, number: int, now: int) -> DevicePacing:
     )
 
 
-def _process(region: Region, slot: int, pid: int, devices: tuple[DevicePacing, ...]) -> ProcessPacing:
-    row = region.slots[slot]
+def from_slot(row: Any, devices: tuple[DevicePacing, ...], *, slot: int = -1) -> ProcessPacing:
+    """What one record hl_region_slot says."""
 
     def counts(field: str, names: dict[int, str]) -> dict[str, int]:
         return {names.get(i, str(i)): int(value) for i, value in enumerate(row[field]) if int(value)}
 
     return ProcessPacing(
         slot=slot,
-        pid=pid,
+        generation=int(row["generation"]),
+        pid=int(row["pid"]),
+        pid_namespace=int(row["pid_namespace"]),
+        comm=bytes(row["comm"]).split(b"\0")[0].decode(errors="replace"),
         state=STATES.get(int(row["pacing_state"]), "unknown"),
         policy=bytes(row["pacing_policy"]).split(b"\0")[0].decode(errors="replace"),
         instead=bool(row["pacing_instead"]),
-        identity_tier=int(row["identity_tier"]),
+        identity=TIERS.get(int(row["identity_tier"]), "another") if row["host_pid"] else "",
         paced=counts("paced", ENTRIES),
         unpaced=counts("unpaced", ENTRIES),
         unpaced_why=counts("unpaced_why", REASONS),

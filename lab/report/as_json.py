@@ -86,6 +86,7 @@ def run(report: RunReport) -> dict[str, Any]:
         ],
         "quantities": [asdict(row) | {"gaps": list(row.gaps)} for row in report.quantities],
         "processes": [{"label": row.label, "container": row.container, "end": row.end} for row in report.processes],
+        "pacing": [{**row, "evidence": report.evidence} for row in report.pacing],
         "not_executed": report.not_executed,
         "history": {"records": report.records, "dropped": report.dropped, "uncommitted": report.uncommitted},
         "measured": _plain(report.info.get("measured") or ()),

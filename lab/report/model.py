@@ -80,6 +80,7 @@ class RunReport:
     memory: tuple[MemoryRow, ...] = ()
     quantities: tuple[Quantities, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
+    pacing: tuple[Mapping[str, Any], ...] = ()  # rows of lab.runner.limiters
     not_executed: int = 0
     records: int = 0
     dropped: int = 0
@@ -171,6 +172,7 @@ def build_report(scenario: Scenario, run: RunData, directory: Path | None) -> Ru
         memory=_memory(scenario, run),
         quantities=_quantities(scenario, run),
         processes=_processes(scenario, run),
+        pacing=tuple(run.info.get("pacing") or ()),
         not_executed=int(history.of("NOT_EXECUTED").size),
         records=int(history.records.size),
         dropped=history.dropped,

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.checks import INVALID, VALID, Verdict
-from lab.report import quantities
+from lab.report import limiters, quantities
 from lab.report.baseline import Comparison
 from lab.report.model import CallRow, RunReport
 from lab.scenario.units import format_duration, say_size
@@ -57,6 +57,13 @@ def show(console: Console, report: RunReport, *, full: bool) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         if len(shown) < len(report.quantities):
             console.print(f"{len(report.quantities) - len(shown)} more rows of memory: --json has them")
+    if report.pacing:
+        shown_rows = report.pacing[:MOST_ROWS]
+        console.print(limiters.table(shown_rows, evidence=report.evidence))
+        for line in limiters.lines(shown_rows):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if len(shown_rows) < len(report.pacing):
+            console.print(f"{len(report.pacing) - len(shown_rows)} more processes under a core limit: --json has them")
     if report.not_executed:
         console.print(f"kernels: {report.not_executed} launches only took time, their code was not executed")
     for note in report.notes:

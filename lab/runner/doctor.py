@@ -244,8 +244,7 @@ def _pacing_findings(file: Path, pid: int) -> list[Finding]:
     rows = [row for row in read_pacing(file) if row.pid == innermost]
     found: list[Finding] = []
     for row in rows:
-        bad = row.state in ("fault", "absent", "blind") or bool(row.unpaced and row.state not in ("none", "off"))
-        mend = "launches pass: see the reasons, and the process's stderr" if bad else ""
+        mend = "launches pass: see the reasons, and the process's stderr" if row.unlimited else ""
         if row.instead:
             mend = mend or "HOOKLAB_PACING is a controller's name or /path/to/file.py:Class; see the process's stderr"
         found.extend(Finding("core limit", line, "warn" if mend else "ok", mend) for line in row.lines())

@@ -30,6 +30,7 @@ from lab.runner.blind import blind
 from lab.runner.container import Container, loader_cache, probe_isolation
 from lab.runner.dialects import ledger_file
 from lab.runner.guest import GuestError, check_natives, check_real_driver, fake_directory, interposer_path
+from lab.runner.limiters import Limiters
 from lab.runner.nvml import Nvml, NvmlError
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.program import barrier_names, program_text
@@ -178,6 +179,7 @@ class _Run:
         self.guests: dict[int, Guest] = {}
         self.statuses: dict[int, int] = {}
         self.pids: dict[int, int] = {}
+        self.limiters = Limiters(scenario)
         self.backtraces: dict[int, str] = {}
         self.containers: list[Container] = []
         self.unknown: list[dict[str, str]] = []
@@ -447,6 +449,7 @@ class _Run:
             )
         self.guests[instance.index] = guest
         self.pids[instance.index] = guest.pid
+        self.limiters.started(instance, guest.pid)
         self._record("SPAWN", instance, pid=guest.pid, a=guest.pid)
         self.selector.register(guest.pidfd, selectors.EVENT_READ, ("end", instance.index))
         if guest.channel is not None:
@@ -477,6 +480,7 @@ class _Run:
         guest.close()
         self.statuses[index] = status
         self._record("EXIT", instance, pid=guest.pid, a=status)
+        self.limiters.look(instance.container, self.containers[instance.container.index].region)
         if self.node is not None:
             self.node.ended(process=index)
         if status & 0x7F in _CRASHES:
@@ -649,6 +653,8 @@ class _Run:
             for container in self.containers:
                 container.stop()
             self._ask_held(None)
+            for model, container in zip(self.scenario.containers, self.containers, strict=False):
+                self.limiters.look(model, container.region)
             self._record_ledgers()
             self._record_node()
             if self.recorder is not None:
@@ -765,6 +771,7 @@ class _Run:
             "held": self.held,
             "memory": self.memory,
             "cards": self.cards,
+            "pacing": self.limiters.rows(self.directory.history) if self.ended_ns else [],
             "notes": self.bridge.notes() if self.bridge is not None else [],
             "fault_slots": self.fault_slots,
             "started_ns": self.started_ns,

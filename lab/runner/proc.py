@@ -87,6 +87,14 @@ def innermost_pid(pid: int) -> int:
     return pid
 
 
+def pid_namespace(pid: int) -> int:
+    """The inode of a process's PID namespace; 0 where the kernel does not say."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
 def objects(maps: list[Mapping]) -> dict[str, int]:
     """Mapped files by path -> lowest address (the load base of an ELF object)."""
     bases: dict[str, int] = {}

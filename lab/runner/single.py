@@ -18,12 +18,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from lab.node.server import NodeError, NodeServer
+from lab.region import RegionError
+from lab.region.pacing import read_pacing
 from lab.runner import guest, plan, rundir
 from lab.runner.container import Container, Layout, loader_cache, probe_isolation, visible_paths
 from lab.runner.dialects import directories_of, ledger_file, write_files
 from lab.runner.guest import GuestError
+from lab.runner.limiters import gathered
 from lab.runner.process import Guest, end_strays, start_guest
 from lab.runner.recorder import Recorder
 from lab.runner.rundir import RunDirectory
@@ -274,6 +278,17 @@ def _keep(
             ),
             "options": {key: str(value) for key, value in dataclasses.asdict(options).items()},
             "processes": [{"index": 0, "label": "exec", "container": "exec", "status": raw}],
+            "pacing": _pacing(ledger, options),
             "ended_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC),
         }
     )
+
+
+def _pacing(region: Path, options: ExecOptions) -> list[dict[str, Any]]:
+    """What the limiters of the command's processes said; see `lab.runner.limiters`."""
+    if options.interposer != "builtin" or not region.is_file():
+        return []
+    try:
+        return [{"container": "exec", "process": "", **row} for row in gathered(read_pacing(region, ended=True))]
+    except RegionError:
+        return []  # not of a layout that has room for it

@@ -18,6 +18,7 @@
 #include "ledger.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -130,7 +131,30 @@ static void give_back(struct hl_pacer *pacer) {
     pacer->tokens = 0;
 }
 
+/* What this process's slot says, for whoever looks when the slot is another's. */
+static void last_words(void) {
+    static const size_t parts[][2] = {
+        {0, offsetof(struct hl_region_slot, device)},
+        {offsetof(struct hl_region_slot, pacing_state), offsetof(struct hl_region_slot, in_flight)},
+    };
+    if (slot->pacing_state == HL_PACING_NONE || !hl_history_on()) return;
+    for (size_t part = 0; part < 2; part++)
+        for (size_t at = parts[part][0]; at < parts[part][1]; at += 24) {
+            struct hl_event event = {.event = HL_EVENT_LIMITER,
+                                     .source = HL_SOURCE_SHIM,
+                                     .device = 0xFF,
+                                     .name = 0xFFFF,
+                                     .step = 0xFFFF,
+                                     .extra = (uint32_t)at};
+            memcpy(&event.a, (const char *)slot + at, sizeof event.a);
+            memcpy(&event.b, (const char *)slot + at + 8, sizeof event.b);
+            memcpy(&event.c, (const char *)slot + at + 16, sizeof event.c);
+            hl_history_add(&event);
+        }
+}
+
 void hl_pacing_close(void) {
+    last_words();
     if (__atomic_load_n(&hl_pacing, __ATOMIC_ACQUIRE) != HL_PACE_LIMITED) return;
     say(hl_now_ns(), true);
     hl_board_leave();
