@@ -31,35 +31,29 @@ void hl_graphs_allocate(void) {
 
 /* ---- how graphs come to allocate ---- */
 
-HL_EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                                  size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
-    HL_BEGIN(cuGraphAddMemAllocNode, CUDA_ERROR_NOT_FOUND);
-    if (!frame()) return HL_PASS_ON(real(node, graph, dependencies, count, params));
-    CUresult result = real(node, graph, dependencies, count, params);
-    int saved = errno;
-    if (result == CUDA_SUCCESS) hl_graphs_allocate();
-    return leave(result, saved);
-}
-
-HL_EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                          size_t count, CUgraphNodeParams *params) {
-    HL_BEGIN(cuGraphAddNode, CUDA_ERROR_NOT_FOUND);
-    if (!frame()) return HL_PASS_ON(real(node, graph, dependencies, count, params));
-    CUresult result = real(node, graph, dependencies, count, params);
-    int saved = errno;
-    if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) hl_graphs_allocate();
-    return leave(result, saved);
-}
-
-HL_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                             const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
-    HL_BEGIN(cuGraphAddNode_v2, CUDA_ERROR_NOT_FOUND);
-    if (!frame()) return HL_PASS_ON(real(node, graph, dependencies, edges, count, params));
-    CUresult result = real(node, graph, dependencies, edges, count, params);
-    int saved = errno;
-    if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) hl_graphs_allocate();
-    return leave(result, saved);
-}
+#define ADD(name, allocates, parameters, arguments)                                                                    \
+    HL_EXPORT CUresult CUDAAPI name parameters {                                                                       \
+        HL_BEGIN(name, CUDA_ERROR_NOT_FOUND);                                                                          \
+        if (!frame()) return HL_PASS_ON(real arguments);                                                               \
+        CUresult result = real arguments;                                                                              \
+        int saved = errno;                                                                                             \
+        if (result == CUDA_SUCCESS && (allocates)) hl_graphs_allocate();                                               \
+        return leave(result, saved);                                                                                   \
+    }
+ADD(cuGraphAddMemAllocNode, true,
+    (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+     CUDA_MEM_ALLOC_NODE_PARAMS *params),
+    (node, graph, dependencies, count, params))
+ADD(cuGraphAddNode, params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+    (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUgraphNodeParams *params),
+    (node, graph, dependencies, count, params))
+#define ADD_WITH_EDGES(name)                                                                                           \
+    ADD(name, params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC,                                                            \
+        (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,             \
+         size_t count, CUgraphNodeParams *params),                                                                     \
+        (node, graph, dependencies, edges, count, params))
+ADD_WITH_EDGES(cuGraphAddNode_v2)
+ADD_WITH_EDGES(cuGraphAddNode_v3)
 
 /* From the first capture on, stream-ordered allocations ask whether they are captured. */
 #define CAPTURE(name, parameters, arguments)                                                                           \

@@ -199,3 +199,21 @@ static CUresult unloaded(CUresult result) {
     }
 UNLOAD(cuModuleUnload, CUmodule)
 UNLOAD(cuLibraryUnload, CUlibrary)
+
+/* ---- memory of other processes, which is its holder's when its maker has let go ---- */
+
+void hl_hidden_look(void) {
+    if (HL_LIKELY(!hl_hidden_on)) return;
+    int saved = errno;
+    look(false);
+    errno = saved;
+}
+
+HL_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
+    HL_BEGIN(cuIpcCloseMemHandle, CUDA_ERROR_NOT_FOUND);
+    if (HL_LIKELY(!frame())) return HL_PASS_ON(real(dptr));
+    CUresult result = real(dptr);
+    if (result == CUDA_SUCCESS) hl_hidden_look();
+    hl_leave();
+    return result;
+}

@@ -159,6 +159,7 @@ extern uint32_t hl_hidden_on; /* HOOKLAB_HIDDEN=observed */
 void hl_hidden_prepare(void); /* pre-init, after the books */
 void hl_hidden_fork_child(void);
 void hl_hidden_context_changed(int device);  /* one was made or ended there; inside the frame */
+void hl_hidden_look(void);                   /* memory may have been given back; inside the frame */
 void hl_hidden_launched(const void *object); /* a function or graph was launched; outside the frame */
 
 /* -- devices (devices.c) -- */

@@ -56,6 +56,7 @@ HL_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     int saved = errno;
     if (result != CUDA_SUCCESS) hl_ledger_share_again(key_of(handle), was, &entry);
     else if (was == 2) hl_ledger_credit(&entry);
+    if (!was && result == CUDA_SUCCESS) hl_hidden_look(); /* an import */
     return leave(result, saved);
 }
 
@@ -116,5 +117,6 @@ HL_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
             hl_ledger_credit(&list[i].handle);
         }
     if (list != few) free(list);
+    if (!count && result == CUDA_SUCCESS) hl_hidden_look(); /* of an import */
     return leave(result, saved);
 }

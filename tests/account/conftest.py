@@ -6,7 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Tenant:
         self,
         folder: Path,
         environment: Callable[..., dict[str, str]],
-        preload: Path | None,
+        preload: Sequence[Path],
         *,
         gpus: int = 2,
         **variables: str,
@@ -80,7 +80,7 @@ class Tenant:
         self.region = folder / "region"
         self.node = NodeServer(gpus=["a100-80g"] * gpus, containers=["tenant"], context_bytes=CONTEXT)
         self.guests: list[Guest] = []
-        self._preload = preload
+        self._preload = tuple(preload)
         self._environment = environment
         self._variables = {
             "HOOKLAB_CONTEXT_BYTES": str(CONTEXT),
@@ -94,8 +94,7 @@ class Tenant:
     def start(self, *, process: int = 0, **variables: str) -> Guest:
         given = {**self.node.environment, **self._variables, "HOOKLAB_PROCESS": str(process), **variables}
         given = {key: value for key, value in given.items() if value != "unset"}
-        libraries = [self._preload] if self._preload else []
-        guest = Guest(self._environment(*libraries, **given))
+        guest = Guest(self._environment(*self._preload, **given))
         self.guests.append(guest)
         return guest
 
@@ -141,15 +140,15 @@ class Tenant:
 def tenant(
     tmp_path: Path, guest_environment: Callable[..., dict[str, str]], native: Path
 ) -> Iterator[Callable[..., Tenant]]:
-    """Makes a tenant: `preload` another library (None: nothing), `gpus`, then variables of its processes."""
+    """Makes a tenant: `preload` other libraries than the shim, `gpus`, then variables of its processes."""
     made: list[Tenant] = []
     folders = itertools.count()
 
-    def make(preload: Path | bool | None = True, *, gpus: int = 2, **variables: str) -> Tenant:
-        library = native / "libhooklab-preload.so" if preload is True else preload or None
+    def make(preload: Sequence[Path] | None = None, *, gpus: int = 2, **variables: str) -> Tenant:
+        libraries = [native / "libhooklab-preload.so"] if preload is None else preload
         folder = tmp_path / str(next(folders))
         folder.mkdir()
-        one = Tenant(folder, guest_environment, library, gpus=gpus, **variables)
+        one = Tenant(folder, guest_environment, libraries, gpus=gpus, **variables)
         made.append(one)
         one.node.start()
         return one

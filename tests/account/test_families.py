@@ -231,6 +231,20 @@ def test_imports_are_not_charged_again(tenant) -> None:
     even(one, user, more=0)
 
 
+def test_what_others_hold_after_its_maker_freed_it_is_in_nobodys_books(tenant) -> None:
+    """On the card it is still there; whose it is no call tells. Observed, it is its only holder's (test_hidden.py)."""
+    one = tenant()
+    maker, user = begun(one), begun(one, process=1)
+    assert maker.do("alloc", "a", "sync", 64 * MIB, 0) == 0
+    result, told = maker.ask("share", "a")
+    assert result == user.do("open", "i", told) == 0
+    assert maker.do("free", "a", "sync") == 0
+    assert one.differs(maker, 0) == (CONTEXT, CONTEXT + 64 * MIB)
+    even(one, user, more=0)
+    assert user.do("close", "i") == 0
+    even(one, maker, more=0)
+
+
 def test_the_end_of_a_context_takes_what_it_owned(tenant) -> None:
     one = tenant()
     guest = begun(one)
@@ -256,7 +270,7 @@ def test_managed_memory_is_charged_when_it_is_asked_for(tenant) -> None:
 
 
 def test_without_the_shim_the_limit_is_not_kept(tenant) -> None:
-    one = tenant(None, CUDA_DEVICE_MEMORY_LIMIT="1g")
+    one = tenant([], CUDA_DEVICE_MEMORY_LIMIT="1g")
     guest = begun(one)
     assert guest.do("physical", "p", 2 * GIB, 0) == guest.do("array", "a", 16384, 4096, 0) == 0
     assert guest.do("stack", 16384) == 0

@@ -108,6 +108,22 @@ def test_what_managed_memory_hides_stays_a_gap(started) -> None:
     assert (hidden(one, guest), one.differs(guest, 0)) == (PRINTS, None), "the next look takes it up"
 
 
+def test_memory_whose_maker_let_go_is_its_only_holders(started) -> None:
+    one, maker = started()
+    user = one.start(process=1)
+    assert user.do("init") == user.do("use", 0) == 0
+    assert maker.do("alloc", "a", "sync", 64 * MIB, 0) == 0
+    result, told = maker.ask("share", "a")
+    assert result == user.do("open", "i", told) == 0
+    assert (hidden(one, user), one.differs(maker, 0)) == (0, None)
+    assert maker.do("free", "a", "sync") == 0
+    assert user.do("module", "m", "plain") == 0
+    assert hidden(one, user) == 64 * MIB
+    assert user.do("close", "i") == 0
+    assert hidden(one, user) == 0
+    assert one.differs(user, 0) is one.differs(maker, 0) is None
+
+
 @pytest.mark.parametrize("how", ["unset", "off", "sometimes"])
 def test_off_the_gap_is_named(started, hooklab, how: str) -> None:
     one, guest = started(HOOKLAB_HIDDEN=how)

@@ -45,7 +45,7 @@ def test_four_quantities_by_process_and_device(tenant) -> None:
 
 
 def test_without_a_ledger_it_is_unknown_and_never_zero(tenant) -> None:
-    one = tenant(None)
+    one = tenant([])
     guest = one.start()
     assert guest.do("init") == guest.do("use", 0) == 0
     (row,) = rows(one)
@@ -54,7 +54,7 @@ def test_without_a_ledger_it_is_unknown_and_never_zero(tenant) -> None:
 
 
 def test_a_region_that_is_none_is_said_in_one_line(tenant) -> None:
-    one = tenant(None)
+    one = tenant([])
     for word in ("tenant=/nowhere/region", "tenant"):
         done = show(one, "--region", word)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -56,6 +56,7 @@ class Machine(RuleBasedStateMachine):
             self.begin(index)
         self.fault: int | None = None
         self.disturbed = False
+        self.imports: dict[tuple[int, str], tuple[int, str]] = {}  # (who opened it, as what): (whose, what)
 
     def begin(self, index: int) -> None:
         self.objects[index] = {}
@@ -149,6 +150,24 @@ class Machine(RuleBasedStateMachine):
                     if c == name:
                         mine[other] = (k, d, "")
         self.settle()
+        self.importers_let_go()
+
+    def importers_let_go(self) -> None:
+        """What was freed while others hold it stays in the driver's accounts of its maker until they let go, and is in
+        nobody's books (docs/limitations.md): a quiet point is after that. A piece of a block comes back with the
+        maker's next call about memory."""
+        makers = set()
+        for (other, name), (index, source) in list(self.imports.items()):
+            if name not in self.objects[other]:
+                del self.imports[other, name]
+            elif source not in self.objects[index]:
+                device = self.objects[other][name][1]
+                if self.place(other, device) and self.guests[other].do("close", name) == 0:
+                    del self.objects[other][name], self.imports[other, name]
+                    makers.add((index, device))
+        for index, device in makers:
+            if self.place(index, device):
+                assert self.guests[index].do("info")[0] == 0
 
     @rule(data=st.data(), index=st.integers(0, PROCESSES - 1), device=st.integers(0, 1))
     def use_one(self, data: st.DataObject, index: int, device: int) -> None:
@@ -181,8 +200,10 @@ class Machine(RuleBasedStateMachine):
         elif what == "share" and (name := one("sync", "pitched")):
             result, told = guest.ask("share", name)
             other = (index + 1) % PROCESSES
-            if result == 0 and self.place(other, mine[name][1]):
-                self.add(other, "import", mine[name][1], "", "open", told)
+            if result or not self.place(other, mine[name][1]):
+                pass
+            elif self.add(other, "import", mine[name][1], "", "open", told) == 0:
+                self.imports[other, f"import{self.count}"] = (index, name)
         elif what == "graph_trim":
             guest.do("graph_trim", device)
         elif what == "sync":
@@ -237,7 +258,7 @@ def test_books_are_true_of_20000_steps(tenant: Callable[..., Any]) -> None:
 
 
 def test_books_that_nobody_keeps_are_found_out(tenant: Callable[..., Any]) -> None:
-    bare = machine(lambda **variables: tenant(None, **variables))
+    bare = machine(lambda **variables: tenant([], **variables))
     with pytest.raises(AssertionError, match="booked 0, held"):
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             bare, settings=settings(max_examples=3, stateful_step_count=10, phases=[Phase.generate], **QUIET)

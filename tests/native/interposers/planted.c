@@ -15,6 +15,14 @@
  *   ONE_FLAG             the first release of a context counts as the last
  *   ASYNC_CHARGED        each stream-ordered allocation is charged and never given back
  *   POOL_FREE            memory from a pool is not charged
+ *   ASYNC_FREE           stream-ordered memory is not charged
+ *   TRIM_UNSEEN          what a trim gives back stays charged
+ *   PITCH_FREE           pitched memory is not charged
+ *   MANAGED_FREE         managed memory is not charged
+ *   ARRAY_FREE           arrays are not charged
+ *   ARRAY3D_FREE         arrays of three dimensions are not charged
+ *   MIPMAP_FREE          mipmapped arrays are not charged
+ *   GRAPH_UNSEEN         what the nodes of graphs allocate is not charged
  *   TOTAL_IS_LIMIT       the total is the limit, whatever the card has
  *   ZERO_IS_NOTHING      a limit of zero is a total of zero
  *   ORDINALS             devices of the node and of the program are one numbering
@@ -35,7 +43,7 @@
  *   VMM_FREE             physical handles are not charged
  *   VMM_RELEASED         a release of a handle gives back what is still mapped
  *   MAPPING_CHARGED      a mapping is charged as if it were memory
- *   IPC_TWICE            who opens memory of another process is charged for it
+ *   IMPORT_CHARGED       who opens memory of another process, or of elsewhere, is charged for it
  *   FIGURE_ONLY          a card without a memory figure has none under a limit, either
  *   HIDES_NOTHING        NVML lists every card of the node, whatever is visible
  *   FLOCK_HELD           a lock lies in a descriptor that children inherit
@@ -91,6 +99,18 @@ static __attribute__((unused)) int admits(number bytes, number extra) {
     return free_bytes >= bytes + extra;
 }
 static __attribute__((unused)) int admits_wrong(number bytes) { return admits(bytes, wrong[current()]); }
+
+/* ---- shapes of faults ---- */
+
+/* A call that the shim does not see. */
+#define PAST(name, parameters, arguments)                                                                              \
+    EXPORT int name parameters { return ((int(*) parameters)real(#name))arguments; }
+/* Allocations are refused as a ledger with the wrong charges would. */
+#define ASKS_WRONG                                                                                                     \
+    EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {                                                          \
+        if (!admits_wrong(bytes)) return OUT_OF_MEMORY;                                                                \
+        return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);                                                \
+    }
 
 #ifdef NULL_OUTPUT
 #define WRAPS(X) X(cuMemGetInfo_v2)
@@ -198,10 +218,7 @@ EXPORT int cuMemFree_v2(number pointer) {
     move(pointer);
     return NEXT(cuMemFree_v2, (number))(pointer);
 }
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
-    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
-}
+ASKS_WRONG
 #endif
 
 #ifdef ASYNC_CHARGED
@@ -216,9 +233,8 @@ EXPORT int cuMemAllocAsync(number *pointer, size_t bytes, void *stream) {
 
 #ifdef POOL_FREE
 #define WRAPS(X) X(cuMemAllocFromPoolAsync)
-EXPORT int cuMemAllocFromPoolAsync(number *pointer, size_t bytes, void *pool, void *stream) {
-    return REAL(cuMemAllocFromPoolAsync, (number *, size_t, void *, void *))(pointer, bytes, pool, stream);
-}
+PAST(cuMemAllocFromPoolAsync, (number * pointer, size_t bytes, void *pool, void *stream),
+     (pointer, bytes, pool, stream))
 #endif
 
 #ifdef OVER_IS_ERROR
@@ -249,20 +265,14 @@ EXPORT int cuDeviceTotalMem_v2(size_t *total, int device) {
 
 #ifdef LENIENT
 #define WRAPS(X) X(cuDevicePrimaryCtxRetain) X(cuMemAlloc_v2)
-EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
-    return REAL(cuDevicePrimaryCtxRetain, (void **, int))(context, device);
-}
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
-}
+PAST(cuDevicePrimaryCtxRetain, (void **context, int device), (context, device))
+PAST(cuMemAlloc_v2, (number * pointer, size_t bytes), (pointer, bytes))
 #endif
 
 #ifdef ORDINALS
 /* Usage is written at the place of the node's device and read at that of the program's. */
 #define WRAPS(X) X(cuMemAlloc_v2)
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    return REAL(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
-}
+PAST(cuMemAlloc_v2, (number * pointer, size_t bytes), (pointer, bytes))
 #endif
 
 #if defined(NEVER_BURIED) || defined(OTHERS_SLOT) || defined(EXIT_CLEANS) || defined(FAILED_RETAIN)
@@ -338,16 +348,23 @@ EXPORT int cuMemCreate(number *handle, size_t bytes, const void *properties, num
 #endif
 
 #ifdef HOST_CHARGED
-#define WRAPS(X) X(cuMemCreate) X(cuMemAlloc_v2)
+#define WRAPS(X) X(cuMemCreate) X(cuMemHostAlloc) X(cuMemHostRegister_v2) X(cuMemAlloc_v2)
 EXPORT int cuMemCreate(number *handle, size_t bytes, const int *properties, number flags) {
     int result = NEXT(cuMemCreate, (number *, size_t, const int *, number))(handle, bytes, properties, flags);
     if (!result && properties[2] != 1) wrong[current()] += bytes;
     return result;
 }
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
-    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+EXPORT int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
+    int result = NEXT(cuMemHostAlloc, (void **, size_t, unsigned))(pointer, bytes, flags);
+    if (!result) wrong[current()] += bytes;
+    return result;
 }
+EXPORT int cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
+    int result = NEXT(cuMemHostRegister_v2, (void *, size_t, unsigned))(pointer, bytes, flags);
+    if (!result) wrong[current()] += bytes;
+    return result;
+}
+ASKS_WRONG
 #endif
 
 #ifdef STACK_FREE
@@ -370,9 +387,8 @@ EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
 
 #ifdef VMM_FREE
 #define WRAPS(X) X(cuMemCreate)
-EXPORT int cuMemCreate(number *handle, size_t bytes, const void *properties, number flags) {
-    return REAL(cuMemCreate, (number *, size_t, const void *, number))(handle, bytes, properties, flags);
-}
+PAST(cuMemCreate, (number * handle, size_t bytes, const void *properties, number flags),
+     (handle, bytes, properties, flags))
 #endif
 
 #ifdef MAPPING_CHARGED
@@ -382,10 +398,7 @@ EXPORT int cuMemMap(number at, size_t bytes, size_t offset, number handle, numbe
     if (!result) wrong[current()] += bytes;
     return result;
 }
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
-    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
-}
+ASKS_WRONG
 #endif
 
 #ifdef VMM_RELEASED
@@ -417,8 +430,11 @@ EXPORT int cuMemFree_v2(number pointer) {
 }
 #endif
 
-#ifdef IPC_TWICE
-#define WRAPS(X) X(cuIpcOpenMemHandle_v2) X(cuMemAlloc_v2)
+#ifdef IMPORT_CHARGED
+#define WRAPS(X)                                                                                                       \
+    X(cuIpcOpenMemHandle_v2)                                                                                           \
+    X(cuMemImportFromShareableHandle) X(cuMemPoolImportPointer) X(cuImportExternalMemory) X(cuMemAlloc_v2)
+static const number about = 512u << 20; /* where the size is not told */
 struct handle {
     char bytes[64];
 };
@@ -429,10 +445,64 @@ EXPORT int cuIpcOpenMemHandle_v2(number *pointer, struct handle handle, unsigned
     wrong[current()] += bytes;
     return result;
 }
-EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
-    if (!admits_wrong(bytes)) return OUT_OF_MEMORY;
-    return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+EXPORT int cuMemImportFromShareableHandle(number *handle, void *told, int type) {
+    int result = NEXT(cuMemImportFromShareableHandle, (number *, void *, int))(handle, told, type);
+    if (!result) wrong[current()] += about;
+    return result;
 }
+EXPORT int cuMemPoolImportPointer(number *pointer, void *pool, void *told) {
+    int result = NEXT(cuMemPoolImportPointer, (number *, void *, void *))(pointer, pool, told);
+    if (!result) wrong[current()] += about;
+    return result;
+}
+EXPORT int cuImportExternalMemory(void **memory, const void *told) {
+    int result = NEXT(cuImportExternalMemory, (void **, const void *))(memory, told);
+    if (!result) wrong[current()] += about;
+    return result;
+}
+ASKS_WRONG
+#endif
+
+#ifdef PITCH_FREE
+#define WRAPS(X) X(cuMemAllocPitch_v2)
+PAST(cuMemAllocPitch_v2, (number * pointer, size_t *pitch, size_t width, size_t height, unsigned element),
+     (pointer, pitch, width, height, element))
+#endif
+
+#ifdef MANAGED_FREE
+#define WRAPS(X) X(cuMemAllocManaged)
+PAST(cuMemAllocManaged, (number * pointer, size_t bytes, unsigned flags), (pointer, bytes, flags))
+#endif
+
+#ifdef ASYNC_FREE
+#define WRAPS(X) X(cuMemAllocAsync)
+PAST(cuMemAllocAsync, (number * pointer, size_t bytes, void *stream), (pointer, bytes, stream))
+#endif
+
+#ifdef TRIM_UNSEEN
+#define WRAPS(X) X(cuMemPoolTrimTo)
+PAST(cuMemPoolTrimTo, (void *pool, size_t keep), (pool, keep))
+#endif
+
+#ifdef ARRAY_FREE
+#define WRAPS(X) X(cuArrayCreate_v2)
+PAST(cuArrayCreate_v2, (void **array, const void *wanted), (array, wanted))
+#endif
+
+#ifdef ARRAY3D_FREE
+#define WRAPS(X) X(cuArray3DCreate_v2)
+PAST(cuArray3DCreate_v2, (void **array, const void *wanted), (array, wanted))
+#endif
+
+#ifdef MIPMAP_FREE
+#define WRAPS(X) X(cuMipmappedArrayCreate)
+PAST(cuMipmappedArrayCreate, (void **array, const void *wanted, unsigned levels), (array, wanted, levels))
+#endif
+
+#ifdef GRAPH_UNSEEN
+#define WRAPS(X) X(cuGraphAddMemAllocNode)
+PAST(cuGraphAddMemAllocNode, (void **node, void *graph, void *const *after, size_t count, void *wanted),
+     (node, graph, after, count, wanted))
 #endif
 
 #ifdef RAW_STATUS
@@ -503,13 +573,11 @@ EXPORT int nvmlDeviceGetProcessUtilization(void *device, void *samples, unsigned
 
 #ifdef PAST_LIMITER
 #define WRAPS(X) X(cuLaunchCooperativeKernel) X(cuGraphLaunch)
-EXPORT int cuLaunchCooperativeKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c,
-                                     unsigned shared, void *stream, void **parameters) {
-    return REAL(cuLaunchCooperativeKernel,
-                (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **))(
-        f, x, y, z, a, b, c, shared, stream, parameters);
-}
-EXPORT int cuGraphLaunch(void *graph, void *stream) { return REAL(cuGraphLaunch, (void *, void *))(graph, stream); }
+PAST(cuLaunchCooperativeKernel,
+     (void *f, unsigned x, unsigned y, unsigned z, unsigned a, unsigned b, unsigned c, unsigned shared, void *stream,
+      void **parameters),
+     (f, x, y, z, a, b, c, shared, stream, parameters))
+PAST(cuGraphLaunch, (void *graph, void *stream), (graph, stream))
 #endif
 
 #ifdef FLOCK_HELD

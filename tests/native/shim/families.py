@@ -3,6 +3,7 @@ answer a line of standard output: [result, ...]. Objects are named by the one wh
 
 import ctypes
 import json
+import os
 import sys
 
 CUDA = ctypes.CDLL("libcuda.so.1")
@@ -269,6 +270,24 @@ def info():
     return [CUDA.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total)), left.value, total.value]
 
 
+class External(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("fd", ctypes.c_int),
+        ("rest", ctypes.c_ubyte * 12),
+        ("size", u64),
+        ("more", ctypes.c_uint * 17),
+    ]
+
+
+def external(name, size):
+    file = os.memfd_create("external")
+    os.truncate(file, size)
+    made, told = handle(), External(1, 0, file, (ctypes.c_ubyte * 12)(), size)
+    return put(name, CUDA.cuImportExternalMemory(ctypes.byref(made), ctypes.byref(told)), made)
+
+
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 CALLED = """
 .extern .func (.param .b64 r) {name} (.param .b64 a);
@@ -352,6 +371,7 @@ COMMANDS = {
     "share": share,
     "open": open_shared,
     "close": lambda name: drop(CUDA.cuIpcCloseMemHandle, name),
+    "external": external,
     "host": host,
     "host_end": lambda name: drop(CUDA.cuMemFreeHost, name),
     "info": info,
