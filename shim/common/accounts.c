@@ -13,6 +13,7 @@
 
 #include "history.h"
 #include "hl_layout_node.h"
+#include "nodelock.h"
 
 typedef struct hl_node_header header_t;
 
@@ -35,45 +36,6 @@ static struct hl_node_fault *fault_at(void *base, uint32_t index) {
 
 static long futex(uint32_t *word, int op, uint32_t value, const struct timespec *timeout) {
     return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
-}
-
-static void lock_slow(uint32_t *word, uint32_t me) {
-    for (int spin = 0; spin < 200; spin++) {
-        uint32_t zero = 0;
-        if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0 &&
-            __atomic_compare_exchange_n(word, &zero, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            return;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
-    for (;;) {
-        uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-        if (seen == 0) {
-            /* Others may sleep still: keep the bit, so that our unlock wakes one. */
-            if (__atomic_compare_exchange_n(word, &seen, me | (uint32_t)HL_ACCOUNT_WAITERS, 0, __ATOMIC_ACQUIRE,
-                                            __ATOMIC_RELAXED))
-                return;
-            continue;
-        }
-        if (!(seen & (uint32_t)HL_ACCOUNT_WAITERS)) {
-            uint32_t marked = seen | (uint32_t)HL_ACCOUNT_WAITERS;
-            if (!__atomic_compare_exchange_n(word, &seen, marked, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
-            seen = marked;
-        }
-        /* Bounded: a waiter that was woken and killed before it took the lock must not strand the rest. */
-        struct timespec limit = {0, 20000000};
-        futex(word, FUTEX_WAIT, seen, &limit);
-    }
-}
-
-static inline void lock(uint32_t *word, uint32_t me) {
-    uint32_t zero = 0;
-    if (!__atomic_compare_exchange_n(word, &zero, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) lock_slow(word, me);
-}
-
-static inline void unlock(uint32_t *word) {
-    if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) & (uint32_t)HL_ACCOUNT_WAITERS) futex(word, FUTEX_WAKE, 1, NULL);
 }
 
 static inline uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -123,14 +85,14 @@ int hl_accounts_take(void *base, uint32_t slot, uint32_t device, uint32_t kind, 
                      struct hl_accounts_after *after) {
     struct hl_node_device *d = device_at(base, device);
     struct hl_node_process *p = process_at(base, slot);
-    lock(&d->account_lock, slot + 1);
+    hl_node_lock(&d->account_lock, slot + 1);
     uint64_t used = load(&d->used), room = d->total_bytes - d->host_bytes;
     if (used > room || bytes > room - used) {
-        unlock(&d->account_lock);
+        hl_node_unlock(&d->account_lock);
         return -1;
     }
     change(d, container_at(base, p->container), device, p, slot, kind, bytes, after);
-    unlock(&d->account_lock);
+    hl_node_unlock(&d->account_lock);
     return 0;
 }
 
@@ -138,9 +100,9 @@ void hl_accounts_give(void *base, uint32_t slot, uint32_t device, uint32_t kind,
                       struct hl_accounts_after *after) {
     struct hl_node_device *d = device_at(base, device);
     struct hl_node_process *p = process_at(base, slot);
-    lock(&d->account_lock, slot + 1);
+    hl_node_lock(&d->account_lock, slot + 1);
     change(d, container_at(base, p->container), device, p, slot, kind, 0 - bytes, after);
-    unlock(&d->account_lock);
+    hl_node_unlock(&d->account_lock);
 }
 
 void hl_accounts_undo(void *base, uint32_t slot) {
@@ -156,18 +118,8 @@ void hl_accounts_undo(void *base, uint32_t slot) {
             if (torn) store(&torn->used[i], d->undo_container_used);
             __atomic_store_n(&d->undo_valid, 0, __ATOMIC_RELEASE);
         }
-        unlock(&d->account_lock);
+        hl_node_unlock(&d->account_lock);
     }
-}
-
-static int try_lock(uint32_t *word, uint32_t me) {
-    for (int spin = 0; spin < 2000; spin++) {
-        uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-        if ((seen & ~(uint32_t)HL_ACCOUNT_WAITERS) == 0 &&
-            __atomic_compare_exchange_n(word, &seen, me | seen, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            return 1;
-    }
-    return 0;
 }
 
 int hl_accounts_bury(void *base, uint32_t slot, const uint64_t *keep, uint64_t *given) {
@@ -189,7 +141,7 @@ int hl_accounts_bury(void *base, uint32_t slot, const uint64_t *keep, uint64_t *
             __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
             continue;
         }
-        if (!try_lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER)) {
+        if (!hl_node_try_lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER)) {
             busy = -1;
             continue;
         }
@@ -197,7 +149,7 @@ int hl_accounts_bury(void *base, uint32_t slot, const uint64_t *keep, uint64_t *
         if (c) store(&c->used[i], load(&c->used[i]) - sum);
         for (int kind = 0; kind < HL_KINDS; kind++) store(&held->bytes[kind], left[kind]);
         __atomic_store_n(&held->context_count, 0, __ATOMIC_RELAXED);
-        unlock(&d->account_lock);
+        hl_node_unlock(&d->account_lock);
         total += sum;
     }
     if (given) *given = total;
@@ -208,13 +160,13 @@ int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t k
     struct hl_node_device *d = device_at(base, device);
     struct hl_node_process *p = process_at(base, slot);
     struct hl_node_container *c = container_at(base, p->container);
-    if (!try_lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER)) return -1;
+    if (!hl_node_try_lock(&d->account_lock, (uint32_t)HL_ACCOUNT_SERVER)) return -1;
     uint64_t held = load(&p->device[device].bytes[kind]);
     if (bytes > held) bytes = held;
     store(&d->used, load(&d->used) - bytes);
     if (c) store(&c->used[device], load(&c->used[device]) - bytes);
     store(&p->device[device].bytes[kind], held - bytes);
-    unlock(&d->account_lock);
+    hl_node_unlock(&d->account_lock);
     return 0;
 }
 

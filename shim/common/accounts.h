@@ -1,11 +1,9 @@
 /* Changes the accounts of a fake node (device.used, container.used, the bytes of a process) so that they stay right when
  * their writer is killed anywhere.
  *
- * One lock word a device, in the node file. It names its holder by process slot and is taken by a single CAS, so the node
- * server always knows who died holding it. The holder writes the old values to the undo words before it changes anything;
- * the server restores them (hl_accounts_undo). No driver call, no sleep and no history record happens under the lock.
- * A holder that is stopped (SIGSTOP) inside the few instructions holds up other allocations of that device until it goes on.
- */
+ * One lock (nodelock.h) a device, in the node file. The holder writes the old values to the undo words before it changes
+ * anything; the server restores them (hl_accounts_undo). A holder that is stopped (SIGSTOP) inside
+ * the few instructions holds up other allocations of that device until it goes on. */
 #ifndef HOOKLAB_ACCOUNTS_H
 #define HOOKLAB_ACCOUNTS_H
 #include <stdint.h>
