@@ -152,6 +152,10 @@ static const char *unfit(const struct hl_node_header *h, uint64_t size) {
     if (h->names_hash != HL_NAMES_HASH || h->name_count != HL_NAME_COUNT)
         return "it was made with another hook table: rebuild hooklab";
     if (h->size > size || h->device_count == 0 || h->device_count > HL_MAX_DEVICES ||
+        h->process_capacity > HL_MAX_PROCESSES ||
+        !inside(h->turns_offset, h->device_count * sizeof(struct hl_node_turns), size) ||
+        !inside(h->share_offset, (uint64_t)h->device_count * h->process_capacity * sizeof(struct hl_node_share),
+                size) ||
         !inside(h->device_offset, h->device_count * sizeof(struct hl_node_device), size) ||
         !inside(h->container_offset, h->container_capacity * sizeof(struct hl_node_container), size) ||
         !inside(h->process_offset, h->process_capacity * sizeof(struct hl_node_process), size) ||

@@ -64,7 +64,8 @@ struct stream {
     int per_thread;
     struct ctx *ctx;
     uint64_t id;
-    uint64_t end_ns;         /* atomic: when the work queued here is done */
+    uint64_t end;            /* atomic moment: this process's work on the device that was queued here last */
+    uint64_t other;          /* atomic moment: what else must be over, 0 nothing */
     uint32_t pending;        /* atomic futex: host functions queued and not finished */
     struct capture *capture; /* that this stream belongs to */
     struct green *green;     /* that it was made for */
@@ -79,10 +80,11 @@ struct event {
     uint32_t magic, flags;
     struct ctx *ctx;
     uint64_t own_time;
-    uint64_t *time;            /* atomic: ns, 0 = never recorded; elsewhere when other processes see it */
+    uint64_t *time;            /* atomic moment, 0 = never recorded; elsewhere when other processes see it */
     int64_t place;             /* in the page of shared times, -1 none */
     struct recorded *recorded; /* in a capture: the nodes that it stands for */
     struct stream *stream;
+    struct event *place_before, *place_next; /* moment.c's list */
 };
 
 enum { QUEUE_DEPTH = 1024 }; /* launches that a context queues before the call waits */
@@ -102,7 +104,7 @@ struct ctx {
     struct array *arrays;
     uint32_t peers; /* devices whose memory its kernels may touch, one bit each */
     struct stream legacy, per_thread;
-    uint64_t queued[QUEUE_DEPTH]; /* ends of the newest launches */
+    uint64_t queued[QUEUE_DEPTH]; /* moments at which the newest launches end */
     uint32_t queue_next;
     size_t limit[LIMITS];
     CUfunc_cache cache;
@@ -187,13 +189,23 @@ void stream_init(struct stream *stream, struct ctx *ctx, uint32_t flags, int pri
 void stream_wait(struct stream *stream); /* all its work is done */
 int stream_idle(const struct stream *stream);
 void context_wait(struct ctx *ctx);
-void stream_work(struct stream *stream, uint64_t end_ns);
+void stream_work(struct stream *stream, uint64_t moment); /* it comes after this */
+uint64_t stream_start(struct stream *stream); /* CLOCK_MONOTONIC ns before which its next work must not start, 0 */
 /* The stream's next work ends when step(data) says 1; asked again and again by a thread that frees data then. */
 CUresult stream_block(struct stream *stream, int (*step)(void *), void *data);
 CUresult stream_create(struct ctx *ctx, unsigned flags, int priority, struct stream **out);
 CUresult context_event(struct ctx *ctx, CUevent event, int record); /* all streams: after them, or before them */
 CUresult event_of(CUevent handle, struct event **out);
 struct event *event_new(struct ctx *ctx, unsigned flags);
+
+/* Moments (moment.c); 0 is always over. */
+int moment_past(uint64_t moment);
+void moment_wait(uint64_t moment);
+uint64_t moment_foreseen(uint64_t moment); /* CLOCK_MONOTONIC ns, 0 when it is over */
+uint64_t moment_time(struct event *event); /* when an event was that is done */
+void moment_remember(struct event *event); /* its time is a place in this process's queue */
+void moment_forget(struct event *event);   /* under the lock */
+void moment_settle(void);                  /* after a wait */
 
 /* Memory (memory.c, pool.c). */
 CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out);

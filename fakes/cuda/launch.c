@@ -1,6 +1,6 @@
 /* Launches: checks, modelled time on the device's queue, and the few kernels whose meaning is known.
  *
- * A kernel takes the time of its waves of threads on the device's one queue, shared by all processes of the node. `vadd`
+ * A kernel takes the time of its waves of threads; when it has them is the schedule's business (turns.h). `vadd`
  * and `mail` (by name and parameter list) do their work when they are submitted; a kernel that waits for the GPU's clock
  * takes as long as its argument says; every other kernel only takes time and is reported as not executed. */
 #include "fake.h"
@@ -13,6 +13,7 @@
 #include "history.h"
 #include "hl_layout_history.h"
 #include "module.h"
+#include "turns.h"
 
 enum {
     THREADS_MAX = 1024,
@@ -48,53 +49,6 @@ static inline uint64_t waves_ns(const struct hl_node_device *d, const struct sha
     uint64_t resident = (uint64_t)d->sm_count * d->threads_per_sm;
     unsigned __int128 waves = all <= resident ? 1 : (all + resident - 1) / resident;
     return waves > UINT64_MAX / WAVE_NS / 4 ? UINT64_MAX / 4 : (uint64_t)waves * WAVE_NS;
-}
-
-/* Puts a busy interval into the node's ring. Kernels of microseconds would push a second of history out of it, so this
- * process's work that starts within a millisecond of its last entry makes that entry longer: the busy time stays exact,
- * its place moves by less than the millisecond. Two threads at once may write an entry each. */
-static void write_interval(uint32_t device, struct hl_node_device *d, uint64_t start, uint64_t end) {
-    enum { CELL_NS = 1000000 };
-    static struct {
-        uint64_t start, sequence;
-    } latest[HL_MAX_DEVICES];
-    uint64_t capacity = hl_node.header->interval_capacity;
-    if (capacity == 0) return;
-    struct hl_node_interval *ring = hl_node_intervals(device), *i;
-    uint64_t sequence = __atomic_load_n(&latest[device].sequence, __ATOMIC_RELAXED);
-    if (sequence) {
-        i = &ring[(sequence - 1) % capacity];
-        uint64_t since = start - __atomic_load_n(&latest[device].start, __ATOMIC_RELAXED);
-        if (since < CELL_NS && i->slot == hl_node.slot && __atomic_load_n(&i->sequence, __ATOMIC_RELAXED) == sequence) {
-            __atomic_fetch_add(&i->end_ns, end - start, __ATOMIC_RELAXED);
-            return;
-        }
-    }
-    uint64_t head = __atomic_fetch_add(&d->interval_head, 1, __ATOMIC_RELAXED);
-    i = &ring[head % capacity];
-    __atomic_store_n(&i->sequence, 0, __ATOMIC_RELAXED);
-    i->start_ns = start;
-    i->end_ns = end;
-    i->slot = hl_node.slot;
-    i->share_permille = 1000;
-    __atomic_store_n(&i->sequence, head + 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&latest[device].start, start, __ATOMIC_RELAXED);
-    __atomic_store_n(&latest[device].sequence, head + 1, __ATOMIC_RELAXED);
-}
-
-/* Takes the queue of the device for `ns`, from `now` on, and writes the busy interval. Returns when the work ends. */
-static uint64_t occupy(uint32_t device, struct stream *stream, uint64_t ns, uint64_t now) {
-    struct hl_node_device *d = physical(device);
-    uint64_t after = __atomic_load_n(&stream->end_ns, __ATOMIC_RELAXED);
-    uint64_t busy = __atomic_load_n(&d->busy_until, __ATOMIC_RELAXED), start, end;
-    ns = hl_scaled(ns);
-    do {
-        start = busy > now ? busy : now;
-        if (after > start) start = after;
-        end = start + ns < start ? UINT64_MAX : start + ns;
-    } while (!__atomic_compare_exchange_n(&d->busy_until, &busy, end, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    write_interval(device, d, start, end);
-    return end;
 }
 
 /* ---- kernels that are known ------------------------------------------------------------------------------- */
@@ -236,22 +190,34 @@ static CUresult execute(struct ctx *ctx, const struct entry *e, const struct sha
     return CUDA_SUCCESS;
 }
 
-static uint64_t submitted(struct ctx *ctx, struct stream *queue, uint64_t ns) {
-    uint64_t now = hl_now_ns();
-    __atomic_fetch_add(&hl_node.process->device[ctx->device].kernels, 1, __ATOMIC_RELAXED);
-    stream_work(queue, occupy(ctx->device, queue, ns, now));
-    return now;
+/* SMs that the kernel fills, at most all. */
+static uint32_t width(const struct hl_node_device *d, const struct entry *e, const struct shape *s) {
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1] * s->grid[2],
+             threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    uint64_t each = blocks_per_sm(d, e, threads, s->shared);
+    if (each == 0 || blocks / each >= d->sm_count) return d->sm_count;
+    return (uint32_t)((blocks + each - 1) / each);
+}
+
+/* Queues the kernel; *past: what of this process is over. Returns the moment of its end. */
+static uint64_t submitted(struct ctx *ctx, struct stream *queue, const struct entry *e, const struct shape *s,
+                          uint64_t ns, uint64_t *past) {
+    const struct hl_node_device *d = physical(ctx->device);
+    struct hl_work work = {.ns = hl_scaled(ns), .after = stream_start(queue)};
+    if (__builtin_expect(d->sharing == HL_SHARING_CONCURRENT, 0)) work.sms = width(d, e, s);
+    uint64_t end = hl_turns_submit(hl_node.base, hl_node.slot, ctx->device, &work, hl_now_ns(), past);
+    stream_work(queue, end);
+    return end;
 }
 
 /* A context queues so many launches; the next call waits until the oldest of them has ended. */
-static void wait_for_room(struct ctx *ctx, const struct stream *queue, uint64_t now) {
-    uint64_t end = __atomic_load_n(&queue->end_ns, __ATOMIC_RELAXED);
+static void wait_for_room(struct ctx *ctx, uint64_t end, uint64_t past) {
     /* No locked operation here: two threads at once may share a place, which makes the queue one launch longer. */
     uint32_t next = __atomic_load_n(&ctx->queue_next, __ATOMIC_RELAXED), place = next % QUEUE_DEPTH;
     __atomic_store_n(&ctx->queue_next, next + 1, __ATOMIC_RELAXED);
     uint64_t before = __atomic_load_n(&ctx->queued[place], __ATOMIC_RELAXED);
     __atomic_store_n(&ctx->queued[place], end, __ATOMIC_RELAXED);
-    if (__builtin_expect(before && before > now, 0)) hl_sleep_until(before);
+    if (__builtin_expect(before > past, 0)) moment_wait(before);
 }
 
 static CUresult too_large(const struct ctx *ctx, const struct entry *e, const struct shape *s) {
@@ -320,7 +286,8 @@ static CUresult launch(struct hl_call *call, CUfunction handle, const struct sha
             return result ? result : CUDA_ERROR_INVALID_VALUE;
         if ((result = execute(ctx, e, s, buffer, queue, &ns)) != CUDA_SUCCESS) return result;
     }
-    wait_for_room(ctx, queue, submitted(ctx, queue, ns));
+    uint64_t past, end = submitted(ctx, queue, e, s, ns, &past);
+    wait_for_room(ctx, end, past);
     return CUDA_SUCCESS;
 }
 
@@ -365,7 +332,7 @@ CUresult kernel_run(struct ctx *ctx, struct node *n, struct stream *queue) {
     if (e->behaviour == DOES_NOTHING_KNOWN) not_executed(ctx, e, HL_cuGraphLaunch, ns);
     else result = execute(ctx, e, &n->kernel.shape, n->kernel.values, queue, &ns);
     if (result) return result;
-    (void)submitted(ctx, queue, ns);
+    (void)submitted(ctx, queue, e, &n->kernel.shape, ns, NULL);
     return CUDA_SUCCESS;
 }
 

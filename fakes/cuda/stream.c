@@ -1,4 +1,4 @@
-/* Streams, events and host functions. A stream is the time at which its queued work ends; waiting is sleeping until then.
+/* Streams, events and host functions. A stream is the moment at which its queued work ends; waiting is sleeping until then.
  * Host functions run in submission order on one helper thread, as the driver's own thread would run them. */
 #include "fake.h"
 
@@ -13,6 +13,7 @@
 
 #include "graph.h"
 #include "history.h"
+#include "turns.h"
 
 enum { PRIORITY_HIGHEST = -5, LEGACY = 1, PER_THREAD = 2, NULL_STREAM_ID = 7 };
 
@@ -44,20 +45,42 @@ static void pending_wait(struct stream *s) {
 }
 
 void stream_wait(struct stream *s) {
-    uint64_t end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
-    if (end) hl_sleep_until(end);
+    moment_wait(__atomic_load_n(&s->end, __ATOMIC_ACQUIRE));
+    moment_wait(__atomic_load_n(&s->other, __ATOMIC_ACQUIRE));
     if (__atomic_load_n(&s->pending, __ATOMIC_ACQUIRE)) pending_wait(s);
+    moment_settle();
 }
 
 int stream_idle(const struct stream *s) {
-    uint64_t end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
-    return !__atomic_load_n(&s->pending, __ATOMIC_ACQUIRE) && (!end || hl_now_ns() >= end);
+    return !__atomic_load_n(&s->pending, __ATOMIC_ACQUIRE) && moment_past(__atomic_load_n(&s->end, __ATOMIC_ACQUIRE)) &&
+           moment_past(__atomic_load_n(&s->other, __ATOMIC_ACQUIRE));
 }
 
-void stream_work(struct stream *s, uint64_t end_ns) {
-    uint64_t seen = __atomic_load_n(&s->end_ns, __ATOMIC_RELAXED);
-    while (seen < end_ns &&
-           !__atomic_compare_exchange_n(&s->end_ns, &seen, end_ns, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
+/* A place in the queue that the stream's own work goes to. */
+static int is_own(const struct stream *s, uint64_t moment) {
+    return moment & HL_MOMENT_QUEUED && hl_moment_slot(moment) == hl_node.slot &&
+           hl_moment_device(moment) == s->ctx->device;
+}
+
+void stream_work(struct stream *s, uint64_t moment) {
+    if (__builtin_expect(is_own(s, moment), 1)) {
+        uint64_t seen = __atomic_load_n(&s->end, __ATOMIC_RELAXED);
+        while (seen < moment &&
+               !__atomic_compare_exchange_n(&s->end, &seen, moment, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
+        return;
+    }
+    uint64_t seen = __atomic_load_n(&s->other, __ATOMIC_RELAXED);
+    do {
+        if (moment_past(moment) || moment_foreseen(seen) >= moment_foreseen(moment)) return;
+    } while (!__atomic_compare_exchange_n(&s->other, &seen, moment, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+}
+
+uint64_t stream_start(struct stream *s) {
+    uint64_t other = __atomic_load_n(&s->other, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(!other, 1)) return 0;
+    uint64_t foreseen = moment_foreseen(other);
+    if (!foreseen) __atomic_compare_exchange_n(&s->other, &other, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return foreseen;
 }
 
 void context_wait(struct ctx *ctx) {
@@ -286,6 +309,7 @@ static void bury_event(struct event *e) {
     static struct event *graves[1024];
     static unsigned next;
     fake_lock();
+    moment_forget(e);
     e->magic = MAGIC_DEAD;
     struct event *oldest = graves[next % 1024];
     graves[next++ % 1024] = e;
@@ -304,15 +328,20 @@ ENTRY(cuEventDestroy, (CUevent event), event_destroy(event))
 ENTRY(cuEventDestroy_v2, (CUevent event), event_destroy(event))
 
 static int event_done(const struct event *e) {
-    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
-    return !at || (hl_now_ns() >= at && !(e->stream && e->stream->magic == MAGIC_STREAM &&
-                                          __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
+    uint64_t moment = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
+    return !moment || (moment_past(moment) && !(e->stream && e->stream->magic == MAGIC_STREAM &&
+                                                __atomic_load_n(&e->stream->pending, __ATOMIC_ACQUIRE)));
 }
 
 CUresult event_mark(struct event *e, struct stream *s) {
-    uint64_t now = hl_now_ns(), end = __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE);
+    uint32_t device = s->ctx->device;
+    uint64_t other = __atomic_load_n(&s->other, __ATOMIC_ACQUIRE), start = stream_start(s), moment;
+    moment = hl_turns_mark(hl_node.base, hl_node.slot, device, __atomic_load_n(&s->end, __ATOMIC_ACQUIRE), hl_now_ns());
+    if (is_own(s, moment)) stream_work(s, moment);
+    if (__builtin_expect(start && start > moment_foreseen(moment), 0)) moment = other;
     e->stream = s;
-    __atomic_store_n(e->time, end > now ? end : now, __ATOMIC_RELEASE);
+    __atomic_store_n(e->time, moment, __ATOMIC_RELEASE);
+    if (is_own(s, moment) && !(e->flags & CU_EVENT_DISABLE_TIMING)) moment_remember(e);
     return CUDA_SUCCESS;
 }
 
@@ -357,8 +386,8 @@ static CUresult event_synchronize(CUevent handle) {
     CUresult result = event_of(handle, &e);
     if (result) return result;
     if ((result = capture_asks(e)) != CUDA_SUCCESS) return result;
-    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
-    if (at) hl_sleep_until(at);
+    moment_wait(__atomic_load_n(e->time, __ATOMIC_ACQUIRE));
+    moment_settle();
     if (e->stream && e->stream->magic == MAGIC_STREAM) pending_wait(e->stream);
     pools_settle(e->ctx->device);
     return ctx_trouble(e->ctx);
@@ -373,15 +402,15 @@ static CUresult event_elapsed(float *out, CUevent from, CUevent to) {
     if (!out || !*a->time || !*b->time || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!event_done(a) || !event_done(b)) return CUDA_ERROR_NOT_READY;
-    *out = (float)((double)((int64_t)*b->time - (int64_t)*a->time) / 1e6);
+    *out = (float)((double)((int64_t)moment_time(b) - (int64_t)moment_time(a)) / 1e6);
     return CUDA_SUCCESS;
 }
 ENTRY(cuEventElapsedTime, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
 ENTRY(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to), event_elapsed(ms, from, to))
 
 void stream_after(struct stream *s, struct event *e) {
-    uint64_t at = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
-    if (at) stream_work(s, at);
+    uint64_t moment = __atomic_load_n(e->time, __ATOMIC_ACQUIRE);
+    if (moment) stream_work(s, moment);
 }
 
 static CUresult wait_event(CUstream stream, CUevent event, unsigned flags, int default_stream) {
@@ -416,7 +445,7 @@ CUresult context_event(struct ctx *ctx, CUevent event, int record) {
     fake_lock();
     for (struct stream *s = ctx->streams; s; s = s->next) {
         if (!record) stream_after(s, e);
-        else if (s->end_ns > latest->end_ns || s->pending) latest = s;
+        else if (s->end > latest->end || s->pending) latest = s;
     }
     fake_unlock();
     if (!record) stream_after(&ctx->legacy, e);
@@ -440,7 +469,7 @@ struct job {
     void *data;
     CUstream handle;
     struct stream *stream;
-    uint64_t at_ns;
+    uint64_t end, other; /* moments: what is before it on the stream */
     struct job *next;
 };
 
@@ -458,7 +487,8 @@ static void *helper(void *unused) {
         first_job = job->next;
         if (!first_job) last_job = &first_job;
         pthread_mutex_unlock(&job_mutex);
-        hl_sleep_until(job->at_ns);
+        moment_wait(job->end);
+        moment_wait(job->other);
         if (job->function) job->function(job->data);
         else job->callback(job->handle, CUDA_SUCCESS, job->data);
         __atomic_fetch_sub(&job->stream->pending, 1, __ATOMIC_RELEASE);
@@ -518,7 +548,13 @@ CUresult stream_block(struct stream *s, int (*step)(void *), void *data) {
 static CUresult queue_job(struct stream *s, CUstream handle, CUhostFn function, CUstreamCallback callback, void *data) {
     struct job *job = malloc(sizeof *job);
     if (!job) return CUDA_ERROR_OUT_OF_MEMORY;
-    *job = (struct job){function, callback, data, handle, s, __atomic_load_n(&s->end_ns, __ATOMIC_ACQUIRE), NULL};
+    *job = (struct job){.function = function,
+                        .callback = callback,
+                        .data = data,
+                        .handle = handle,
+                        .stream = s,
+                        .end = __atomic_load_n(&s->end, __ATOMIC_ACQUIRE),
+                        .other = __atomic_load_n(&s->other, __ATOMIC_ACQUIRE)};
     pthread_mutex_lock(&job_mutex);
     int code = start_helper();
     if (!code) {

@@ -10,6 +10,7 @@
 
 #include "frame.h"
 #include "history.h"
+#include "turns.h"
 
 enum { KEPT = 72, USERS = 256 };
 static const uint64_t period_ns = 200000000, visible_ns = 5000000, slack_ns = 1000000000;
@@ -86,10 +87,11 @@ static void add(struct sums *sums, const struct span *span, const struct hl_node
     }
 }
 
-/* Newest first, until entries end well before the span: their order is that of their launch, nearly. */
+/* Newest first, until entries end well before the span: their order is that of their starts. */
 static void scan(uint32_t index, const struct span *span, struct sums *sums) {
     struct hl_node_device *device = &hl_node.devices[index];
     struct hl_node_interval *ring = hl_node_intervals(index);
+    (void)hl_turns_look(hl_node.base, hl_node.slot + 1, index, hl_now_ns());
     uint64_t capacity = hl_node.header->interval_capacity,
              head = __atomic_load_n(&device->interval_head, __ATOMIC_ACQUIRE);
     uint64_t start = span->first * span->period, oldest = head > capacity ? head - capacity : 0;

@@ -76,6 +76,8 @@ def _library() -> ctypes.CDLL:
         ("hl_meet_open", None, [address, word32]),
         ("hl_meet_leave", None, [address, word32]),
         ("hl_calls_fold", None, [address, word32]),
+        ("hl_turns_look", ctypes.c_int, [address, word32, word32, word64]),
+        ("hl_turns_leave", ctypes.c_int, [address, word32, word32, word64]),
     ):
         function = getattr(library, name)
         function.restype = result
@@ -124,6 +126,17 @@ class Words:
         """Add to a 64-bit word."""
         self._library.hl_atomic_add64(self._base + offset, value)
 
+    def look(self, device: int) -> bool:
+        """Bring the busy intervals of a device up to now. Whether anything is queued or running there; True also when
+        its lock was not to be had at once."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return int(self._library.hl_turns_look(self._base, constants()["HL_ACCOUNT_SERVER"], device, now)) != 0
+
+    def leave(self, slot: int, devices: int) -> bool:
+        """Take a dead process off the GPUs and open their locks. False: one is held by somebody else now, try again."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return int(self._library.hl_turns_leave(self._base, slot, devices, now)) == 0
+
     def open_meeting(self, fault: int) -> None:
         """Release everybody who waits in this round of a MEET."""
         self._library.hl_meet_open(self._base, fault)
@@ -153,6 +166,8 @@ def _plan(capacity: Capacity, name_count: int) -> tuple[dict[str, int], int]:
         ("call_offset", 8 * name_count),
         ("process_call_offset", 4 * name_count * capacity.processes),
         ("interval_offset", capacity.devices * capacity.intervals * dtype("hl_node_interval").itemsize),
+        ("turns_offset", capacity.devices * dtype("hl_node_turns").itemsize),
+        ("share_offset", capacity.devices * capacity.processes * dtype("hl_node_share").itemsize),
     ):
         offsets[field] = offset
         offset = _align(offset + size)
@@ -185,6 +200,9 @@ class NodeFile:
         self.process_calls = self.process_calls.reshape(processes, names)
         rings = self._view("hl_node_interval", int(self.header["interval_offset"]), devices * intervals)
         self.intervals = rings.reshape(devices, intervals)
+        self.turns = self._view("hl_node_turns", int(self.header["turns_offset"]), devices)
+        shares = self._view("hl_node_share", int(self.header["share_offset"]), devices * processes)
+        self.shares = shares.reshape(devices, processes)
 
     def _view(self, struct: str, offset: int, count: int) -> Records:
         return np.frombuffer(self._mapping, dtype(struct), count, offset)
@@ -228,6 +246,9 @@ def create_node_file(path: Path, *, capacity: Capacity, name_count: int, names_h
         raise NodeFileError(
             f"{path}: {capacity.devices} GPUs and MIG instances: a node has 1 to {limit} of both together"
         )
+    most = constants()["HL_MAX_PROCESSES"]
+    if capacity.processes > most:
+        raise NodeFileError(f"{path}: room for {capacity.processes} processes: a node has at most {most}")
     offsets, size = _plan(capacity, name_count)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.ftruncate(descriptor, size)

@@ -72,6 +72,9 @@ class _Process:
     """Its memory file, of which others hold parts; -1: it has shared none."""
 
 
+SHARING = ("slices", "concurrent")  # in the order of HL_SHARING_*
+
+
 @dataclass(frozen=True)
 class _Expected:
     """A process that the run will start: it can still come to a meeting before it attached."""
@@ -87,6 +90,7 @@ class NodeServer:
     ``gpus``: profile names or profiles, one a device (``profile`` is the short form of one). ``latencies``: None = no
     modelled durations, ``"profile"`` = the profile's, or ns by name. ``time_scale``: 1.0 = modelled time is real time.
     ``directory``: where node file and socket go (made if absent; default: a temporary one, removed at the end).
+    ``sharing``: whether processes take turns on a GPU or run side by side (``concurrent``, as under MPS).
     ``context_bytes`` replaces the profiles' context size. Memory sizes in bytes. ``runs``: who runs `vadd` and `mail`
     instead of the fake driver (elsewhere.py); called from threads of its own, one a launch.
     """
@@ -107,6 +111,7 @@ class NodeServer:
         process_capacity: int = 1024,
         fault_capacity: int = 64,
         nvml_pids: str | None = None,
+        sharing: str = "slices",
         runs: Runs | None = None,
     ) -> None:
         wanted = list(gpus) or [profile or "a100-80g"]
@@ -115,6 +120,9 @@ class NodeServer:
         self._nvml_pids = nvml_pids or self.profiles[0].text("identity.nvml_pids")
         if self._nvml_pids not in NVML_PIDS:
             raise NodeError(f"nvml_pids {self._nvml_pids!r}: give one of {', '.join(NVML_PIDS)}")
+        if sharing not in SHARING:
+            raise NodeError(f"sharing {sharing!r}: give one of {', '.join(SHARING)}")
+        self._sharing = sharing
         self._runs = runs
         self._latencies = latencies
         self._context_bytes = context_bytes
@@ -337,6 +345,8 @@ class NodeServer:
 
     def snapshot(self) -> NodeSnapshot:
         """Devices, containers and processes now."""
+        for device in range(len(self.file.devices)):
+            self._words.look(device)
         return read_snapshot(self.file, now_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC))
 
     def wait_attached(self, count: int, *, timeout: float = 30.0) -> None:
@@ -392,6 +402,7 @@ class NodeServer:
         record["nvml_reserved_bytes"] = gpu.nvml_reserved_bytes
         record["context_bytes"] = gpu.context_bytes if self._context_bytes is None else self._context_bytes
         record["block_bytes"] = BLOCK_BYTES
+        record["sharing"] = SHARING.index(self._sharing)
         for target, source in _DEVICE_NUMBERS.items():
             record[target] = gpu.number(source)
         record["pci_bus"] = index + 1
@@ -847,6 +858,7 @@ class NodeServer:
         self._condition.notify_all()
         self._words.undo(process.slot)
         self._words.leave_meeting(process.slot)
+        self._words.leave(process.slot, len(self.file.devices))  # what it had queued is gone at once, its memory later
         delay = self._exit_delay(process.slot)
         if delay > 0:
             self._later(delay, lambda: self._end(process))
@@ -880,7 +892,7 @@ class NodeServer:
             self._shares.maker_ended(process.slot, process.generation)
             self._settle(self._shares.holder_ended(process.slot))
         kept = self._shares.kept(process.slot, process.generation)
-        if not self._words.bury(process.slot, kept):
+        if not (self._words.leave(process.slot, len(self.file.devices)) and self._words.bury(process.slot, kept)):
             self._later(LOCK_RETRY_S, lambda: self._end(process))
             return
         self._show_shares()
@@ -913,8 +925,10 @@ class NodeServer:
         waiting = frozenset((candidate.pid, candidate.waiting) for candidate in candidates if candidate.waiting)
         watch = self._stillness.setdefault(index, Stillness(fault.patience_s))
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        work = max(int(max(device["init_busy_until"], device["busy_until"])) for device in self.file.devices)
-        if not waiting or work > now or any(candidate.pid == 0 for candidate in coming):
+        work = any(self._words.look(device) for device in range(len(self.file.devices))) or any(
+            int(device["init_busy_until"]) > now for device in self.file.devices
+        )
+        if not waiting or work or any(candidate.pid == 0 for candidate in coming):
             return watch.lasts(None, [Rest(False, 0)], now / 1e9)
         if fault.process is not None and watch.unchanged(waiting, now / 1e9) >= LONGEST_MEET * fault.patience_s:
             return True
@@ -970,6 +984,9 @@ _INSTANCE_NUMBERS = (
     "count",
 )
 _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
+    "slice_ns": "sharing.slice_ns",
+    "switch_ns": "sharing.switch_ns",
+    "idle_switch_ns": "sharing.idle_switch_ns",
     "nvml_context_extra": "memory.nvml_context_extra",
     "printing_bytes": "memory.printing_bytes",
     "allocating_bytes": "memory.allocating_bytes",
