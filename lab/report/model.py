@@ -16,6 +16,7 @@ from typing import Any
 
 from lab.checks import INVALID, UNKNOWN, HistoryError, RunData, Verdict, judge, worst
 from lab.checks.history import NONE8, NONE16, HistoryData, constants, empty, load
+from lab.checks.limiters import limiters
 from lab.checks.model import status_text
 from lab.checks.quantities import Quantities, from_rows, peaks
 from lab.scenario.crosscheck import VALUES
@@ -80,7 +81,7 @@ class RunReport:
     memory: tuple[MemoryRow, ...] = ()
     quantities: tuple[Quantities, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
-    pacing: tuple[Mapping[str, Any], ...] = ()  # rows of lab.runner.limiters
+    pacing: tuple[Mapping[str, Any], ...] = ()  # rows of lab.checks.limiters
     not_executed: int = 0
     records: int = 0
     dropped: int = 0
@@ -172,7 +173,7 @@ def build_report(scenario: Scenario, run: RunData, directory: Path | None) -> Ru
         memory=_memory(scenario, run),
         quantities=_quantities(scenario, run),
         processes=_processes(scenario, run),
-        pacing=tuple(run.info.get("pacing") or ()),
+        pacing=limiters(scenario, run),
         not_executed=int(history.of("NOT_EXECUTED").size),
         records=int(history.records.size),
         dropped=history.dropped,

@@ -771,7 +771,7 @@ class _Run:
             "held": self.held,
             "memory": self.memory,
             "cards": self.cards,
-            "pacing": self.limiters.rows(self.directory.history) if self.ended_ns else [],
+            "pacing": self.limiters.as_json(),
             "notes": self.bridge.notes() if self.bridge is not None else [],
             "fault_slots": self.fault_slots,
             "started_ns": self.started_ns,

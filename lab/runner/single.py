@@ -278,7 +278,7 @@ def _keep(
             ),
             "options": {key: str(value) for key, value in dataclasses.asdict(options).items()},
             "processes": [{"index": 0, "label": "exec", "container": "exec", "status": raw}],
-            "pacing": _pacing(ledger, options),
+            "pacing": {"rows": _pacing(ledger, options)},
             "ended_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC),
         }
     )

@@ -103,5 +103,5 @@ def test_of_a_single_command(native: Path, tmp_path: Path) -> None:
     done = hooklab("exec", "-q", "--cores", "30", "--out", tmp_path / "run", "--", *load)
     assert done.returncode == 0, done.stderr
     (place,) = [path.parent for path in tmp_path.rglob("run.json")]
-    (row,) = json.loads((place / "run.json").read_text())["pacing"]
+    (row,) = json.loads((place / "run.json").read_text())["pacing"]["rows"]
     assert (row["state"], row["policy"], row["comm"]) == ("on", "hybrid", "hooklab-bench")
