@@ -42,6 +42,8 @@ struct hl_board_row *hl_board_take(int device) { return (void)device, NULL; }
 void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end) { (void)row, (void)start, (void)end; }
 void hl_board_leave(void) {}
 void hl_board_fork_child(void) {}
+uint32_t hl_hidden_on;
+void hl_hidden_launched(const void *object) { (void)object; }
 void hl_engine_failed(const struct hl_engine_api *api) { (void)api; }
 void hl_sample_take(int device, bool board, uint64_t cut, struct hl_sample *sample) {
     (void)device, (void)board, (void)cut, (void)sample;

@@ -33,6 +33,8 @@ void hl_board_ran(struct hl_board_row *row, uint64_t start, uint64_t end, bool w
 }
 void hl_board_leave(void) {}
 void hl_board_fork_child(void) {}
+uint32_t hl_hidden_on;
+void hl_hidden_launched(const void *object) { (void)object; }
 static uint64_t faults;
 void hl_engine_failed(const struct hl_engine_api *api) { (void)api, faults++; }
 
