@@ -80,11 +80,12 @@ def _groups(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 )
 @click.option(
     "--attribution",
-    type=click.Choice(["exact", "winner"]),
-    default="exact",
+    type=click.Choice(["board", "exact", "winner"]),
+    default="board",
     show_default=True,
-    help="sim: samples to each its own, or a whole one to one process as measured on an H200.",
+    help="sim: who had what, by the board of the node, or NVML's samples: each its own, or one process all of it.",
 )
+@click.option("--switch", metavar="DURATION", help="sim: between time slices; as measured on an H200 if not given.")
 @click.option(
     "--sharing",
     type=click.Choice(["slices", "concurrent"]),
@@ -139,8 +140,9 @@ def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]
         raise click.UsageError(f"--on sim: there is no model of {options['interposer']}; use --on fake")
     try:
         period = parse_duration(options["period"])
+        switch = parse_duration(options["switch"]) if options["switch"] else None
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--period") from None
+        raise click.BadParameter(str(error), param_hint="--period, --switch") from None
     cases = [
         grade.alone(pattern, target, seconds=options["seconds"])
         for pattern in options["patterns"]
@@ -159,6 +161,7 @@ def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]
         seeds=tuple(range(options["seed"], options["seed"] + options["seeds"])),
         attribution=options["attribution"],
         sharing=options["sharing"],
+        switch_ns=switch,
     )
     runs = list(grade.play_all(matrix, jobs=options["jobs"]))
     if options["csv"]:

@@ -895,7 +895,9 @@ class PacingForm(Form):
     sms: Positive = Field(default=108, description="its SMs")
     seconds: Positive = Field(default=10, description="graded, after 3 s to settle")
     period: Duration = Field(default=166_666_667, description="between NVML samples")
-    attribution: Literal["exact", "winner"] = Field(default="exact", description="of samples to processes")
+    attribution: Literal["board", "exact", "winner"] = Field(
+        default="board", description="who had what: by the board of the node, or by NVML's samples"
+    )
     sharing: Literal["slices", "concurrent"] = Field(default="slices", description="of the GPU")
 
 

@@ -1,9 +1,10 @@
 """Processes that launch under a policy on one GPU, in virtual time: the closed loop.
 
 The policy objects are those of `lab.policy`, one instance a process, as in the shim; processes of one container share
-its words. NVML samples come every `period_ns`, are visible `lag_ns` later, and say whole percents. How they are
-attributed: ``exact`` (each process what it had) or ``winner`` (the whole window to one process, drawn by what each had:
-measured on an H200 with two saturating processes).
+its words. NVML samples come every `period_ns`, are visible `lag_ns` later, and say whole percents. Who is told what:
+``board`` (tenants tell each other, `lab.sim.board`, as the shim's do; controllers that count blocks have NVML as on an
+H200), ``exact`` (NVML says of each process what it had) or ``winner`` (NVML credits the whole window to one process,
+drawn by what each had: measured on an H200 with two saturating processes).
 """
 
 from __future__ import annotations
@@ -167,7 +168,10 @@ class World:
         self.at_sample = [0] * len(self.processes)
         self.samples = 0
         self.draws = rng.stream(seed, "winner")
-        if self.nvml.period_ns and self.board is None:
+        self.told = [self.nvml.attribution != "board"] * len(self.tenants)  # by NVML
+        for process in self.processes:
+            self.told[process.tenant] |= process.gate is not None and process.gate.row is None
+        if self.nvml.period_ns and any(self.told):
             self._push(max(1, int(phases[0] * self.nvml.period_ns)), _SAMPLE, 0, 0)
         self.pending: dict[int, list[int]] = {}
 
@@ -293,7 +297,7 @@ class World:
             busy = self.gpu.busy(process.index, now)
             had.append(busy - self.at_sample[process.index])
             self.at_sample[process.index] = busy
-        if self.nvml.attribution == "winner" and any(had):
+        if self.nvml.attribution != "exact" and any(had):
             total = sum(had)
             winner = bisect.bisect_right(list(itertools.accumulate(had)), int(self.draws.integers(total)))
             had = [total if number == winner else 0 for number in range(len(had))]
@@ -310,6 +314,8 @@ class World:
         total = min(100, sum(percents))
         window = self.nvml.period_ns
         for tenant, words in enumerate(self.words):
+            if not self.told[tenant]:
+                continue
             own = min(100, percents[tenant])
             words[FLAGS] = USABLE | KNOWN
             words[SAMPLE_SEQ], words[SAMPLE_TIME], words[SAMPLE_WINDOW] = number, now - self.nvml.lag_ns, window
@@ -337,7 +343,7 @@ class World:
     def _observe(self, tenant: int, now: int) -> None:
         """With the newest sample; none there yet reads as an idle one, as NVML does."""
         observer, words = self.observers[tenant], self.words[tenant]
-        if self.board is not None:
+        if self.board is not None and not self.told[tenant]:
             self._look(tenant, words, now)
         if observer is not None:
             window = words[SAMPLE_WINDOW] if self.nvml.period_ns else 0
