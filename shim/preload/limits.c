@@ -94,6 +94,7 @@ void hl_limits_read(void) {
     hl_limits.oversubscribe = is_on("CUDA_OVERSUBSCRIBE");
     hl_limits.plain_views = is_word("HOOKLAB_MEMINFO", "off", "on");
     hl_limits.all_cards = is_word("HOOKLAB_NVML_DEVICES", "all", "visible");
+    hl_limits.all_processes = is_word("HOOKLAB_NVML_PROCESSES", "all", "own");
     say_what_is_not_done();
     read_family("CUDA_DEVICE_MEMORY_LIMIT", "a size (digits, then k, m, g or t)", parse_size, hl_limits.memory);
     read_family("CUDA_DEVICE_SM_LIMIT", "a percentage (0 to 100)", parse_percent, hl_limits.cores);

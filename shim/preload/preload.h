@@ -109,6 +109,7 @@ struct hl_limits {
     bool oversubscribe; /* managed memory is not charged: it may lie on the host */
     bool plain_views;   /* memory is shown as the driver shows it */
     bool all_cards;     /* NVML lists devices that CUDA does not see */
+    bool all_processes; /* NVML lists processes of other containers */
 };
 extern struct hl_limits hl_limits;
 void hl_limits_read(void);

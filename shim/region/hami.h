@@ -40,8 +40,8 @@ void hl_hami_unlock(struct hl_hami *hami);
 /* hami_monitor.c */
 int hl_hami_may_launch(struct hl_hami *hami); /* 0: a monitor holds launches back; says that there is a launch */
 int hl_hami_switched_off(const struct hl_hami *hami);
-int hl_hami_hosts(const struct hl_hami *hami, uint32_t *pid, int room,
-                  int *all); /* host PIDs of slots; all: none lacks one */
+struct hl_ledger_process;
+int hl_hami_processes(const struct hl_hami *hami, int device, struct hl_ledger_process *out, int room); /* how many */
 /* What NVML says of the process with this host PID; NULL: nothing. */
 void hl_hami_sampled(struct hl_hami *hami, int device, uint32_t host_pid, const uint64_t *bytes,
                      const uint64_t *percent);

@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include "hami.h"
 
+#include "ledger.h"
+
 #include <time.h>
 
 enum { BETWEEN_S = 1, RECENT = 2 };
@@ -39,15 +41,21 @@ static int bound(const struct hl_hami *hami) {
     return count < 0 ? 0 : count < HL_HAMI_SLOTS ? count : HL_HAMI_SLOTS;
 }
 
-int hl_hami_hosts(const struct hl_hami *hami, uint32_t *pid, int room, int *all) {
+int hl_hami_processes(const struct hl_hami *hami, int device, struct hl_ledger_process *out, int room) {
     int found = 0;
-    *all = 1;
+    uint64_t here = hl_pid_namespace(); /* the region is for one namespace */
     for (int i = 0; i < bound(hami) && found < room; i++) {
         const struct hl_hami_slot *slot = &hami->map->procs[i];
-        if (!__atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE)) continue;
+        int32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE);
+        if (!pid) continue;
         int32_t host = __atomic_load_n(&slot->host_pid, __ATOMIC_ACQUIRE);
-        if (host > 0) pid[found++] = (uint32_t)host;
-        else *all = 0;
+        out[found++] =
+            (struct hl_ledger_process){.pid = (uint32_t)pid,
+                                       .host_pid = host > 0 ? (uint32_t)host : 0,
+                                       .pid_namespace = here,
+                                       .held = device >= 0 && device < HL_HAMI_DEVICES
+                                                   ? __atomic_load_n(&slot->used[device].total, __ATOMIC_RELAXED)
+                                                   : 0};
     }
     return found;
 }

@@ -657,8 +657,21 @@ int hl_ledger_may_launch(void) { return !hl_ledger_has_monitor() || hl_hami_may_
 
 int hl_ledger_switched_off(void) { return hl_ledger_has_monitor() && hl_hami_switched_off(&hami); }
 
-int hl_ledger_hosts(uint32_t *pid, int room, int *all) {
-    return hl_ledger_has_monitor() ? hl_hami_hosts(&hami, pid, room, all) : -1;
+int hl_ledger_processes(int device, struct hl_ledger_process *out, int room) {
+    if (!hl_ledger_is_open()) return -1;
+    if (hl_ledger_has_monitor()) return hl_hami_processes(&hami, device, out, room);
+    int found = 0;
+    uint32_t high = __atomic_load_n(&region.header->slot_high, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < high && i < HL_REGION_SLOTS && found < room; i++) {
+        const struct hl_region_slot *row = &region.slot[i];
+        if (__atomic_load_n(&row->state, __ATOMIC_ACQUIRE) != HL_SLOT_LIVE) continue;
+        out[found++] = (struct hl_ledger_process){
+            .pid = row->pid,
+            .host_pid = __atomic_load_n(&row->host_pid, __ATOMIC_RELAXED),
+            .pid_namespace = row->pid_namespace,
+            .held = device >= 0 && device < HL_REGION_DEVICES ? load(&row->device[device].held) : 0};
+    }
+    return found;
 }
 
 void hl_ledger_sampled(int device, uint32_t host_pid, const uint64_t *bytes, const uint64_t *percent) {

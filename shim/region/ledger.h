@@ -133,8 +133,13 @@ void hl_share_unlock(void);
 int hl_ledger_has_monitor(void);
 int hl_ledger_may_launch(void);   /* 0: it holds launches back for now */
 int hl_ledger_switched_off(void); /* it says that nothing is to be paced */
-/* Host PIDs of the container's processes, or -1: the slots here (hl_ledger_header) say it. all: none of them is unknown. */
-int hl_ledger_hosts(uint32_t *pid, int room, int *all);
+/* The container's processes, and what each holds on a device (none: -1). How many, or -1 without books. */
+struct hl_ledger_process {
+    uint32_t pid, host_pid; /* in its own PID namespace; in the outermost one, 0 unknown */
+    uint64_t pid_namespace, held;
+};
+int hl_ledger_processes(int device, struct hl_ledger_process *out, int room);
+uint64_t hl_pid_namespace(void); /* of this process; 0 unknown */
 void hl_ledger_sampled(int device, uint32_t host_pid, const uint64_t *bytes, const uint64_t *percent);
 /* Clean end (atexit): gives the slot back if it holds nothing. Bytes still held stay booked until the kernel says that
  * the process is gone, because the driver holds them as long. */

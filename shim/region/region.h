@@ -19,6 +19,7 @@
 #ifndef HOOKLAB_REGION_H
 #define HOOKLAB_REGION_H
 #include "hl_layout_hooklab_1.h"
+#include "ledger.h"
 #include "points.h"
 
 #include <pthread.h>
@@ -55,7 +56,6 @@ int hl_region_describe(const struct hl_region *region);
 int hl_region_fork_child(struct hl_region *region); /* drops what belongs to the parent; 0 or -errno */
 int hl_region_gate_close(struct hl_region *region); /* waits; 0 or -errno */
 void hl_region_gate_open(struct hl_region *region);
-uint64_t hl_pid_namespace(void); /* 0 unknown */
 
 /* A sequence point of a region that is shared; private memory has none. */
 #define HL_REGION_POINT(region, name)                                                                                  \

@@ -72,8 +72,11 @@ def test_what_is_not_done_is_said_once_and_nobody_is_ended(
     assert len(lines) == int(said)
 
 
-def test_a_limit_changed_on_a_live_container_applies_at_once(tenant) -> None:
-    one = tenant(CUDA_DEVICE_MEMORY_LIMIT="4g")
+@pytest.mark.report("B132")
+@pytest.mark.parametrize("killer", ["true", "false"])
+def test_a_limit_changed_on_a_live_container_applies_at_once(tenant, killer: str) -> None:
+    """More is in use then than the limit, and nobody is ended for it."""
+    one = tenant(CUDA_DEVICE_MEMORY_LIMIT="4g", ACTIVE_OOM_KILLER=killer)
     guest = begun(one)
     assert guest.do("use", 1) == guest.do("use", 0) == 0
     assert guest.do("alloc", "a", "sync", 2 * GIB, 0) == 0
@@ -89,3 +92,4 @@ def test_a_limit_changed_on_a_live_container_applies_at_once(tenant) -> None:
     assert guest.do("alloc", "c", "sync", 6 * GIB, 0) == 0
     assert one.differs(guest, 0) is None
     assert one.differs(guest, 1) is None
+    assert guest.end() == 0

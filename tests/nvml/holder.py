@@ -91,6 +91,12 @@ def listed() -> Any:
     return [max(results), [[int.from_bytes(word, "little") for word in row] for row in found]]
 
 
+def named(pid: str) -> Any:
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    name = ctypes.create_string_buffer(256)
+    return [library.nvmlSystemGetProcessName(ctypes.c_uint(int(pid)), name, 256), name.value.decode()]
+
+
 def burn(launches: str) -> Any:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     results = [call("cuModuleLoadData", ctypes.byref(module), PTX)]

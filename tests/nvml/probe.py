@@ -196,6 +196,24 @@ def processes() -> Any:
     return seen
 
 
+def details() -> Any:
+    """Rows of the detail list."""
+    call("nvmlInit_v2")
+    rows, head = filled(32 * 8), (U32 * 6)(24 | 1 << 24, 0, 8)
+    PTR.from_buffer(head, 16).value = ctypes.addressof(rows)
+    assert call("nvmlDeviceGetRunningProcessDetailList", handle(), ctypes.byref(head)) == 0
+    return [(word(rows, 32 * i, U32), word(rows, 32 * i + 8)) for i in range(head[2])]
+
+
+def loads() -> Any:
+    """Rows of the newer form of utilisation by process."""
+    call("nvmlInit_v2")
+    rows, head = filled(40 * 100), (U64 * 3)(24 | 1 << 24 | 100 << 32, 0, 0)
+    head[2] = ctypes.addressof(rows)
+    assert call("nvmlDeviceGetProcessesUtilizationInfo", handle(), ctypes.byref(head)) == 0
+    return [(word(rows, 40 * i + 8, U32), word(rows, 40 * i + 12, U32)) for i in range(head[0] >> 32)]
+
+
 def named(pid: str) -> Any:
     call("nvmlInit_v2")
     return text("nvmlSystemGetProcessName", U32(int(pid)), size=256)

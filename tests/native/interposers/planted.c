@@ -46,6 +46,9 @@
  *   IMPORT_CHARGED       who opens memory of another process, or of elsewhere, is charged for it
  *   FIGURE_ONLY          a card without a memory figure has none under a limit, either
  *   HIDES_NOTHING        NVML lists every card of the node, whatever is visible
+ *   HOST_LISTS           NVML's lists of processes are the driver's
+ *   MISS_IS_ZERO         a process whose memory NVML does not know has none
+ *   KILLS                who asks for more than there is, is ended where ACTIVE_OOM_KILLER is set
  *   FLOCK_HELD           a lock lies in a descriptor that children inherit
  *   EXIT_CLEANS          whoever exits gives the bytes of the process that came before it back
  *   GREEDY               the driver's own lookups get the hook
@@ -57,6 +60,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -558,6 +562,38 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *device, number *memory) {
 EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return REAL(nvmlDeviceGetCount_v2, (unsigned *))(count); }
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     return REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))(index, device);
+}
+#endif
+
+#ifdef HOST_LISTS
+#define LISTS(X)                                                                                                       \
+    X(nvmlDeviceGetComputeRunningProcesses)                                                                            \
+    X(nvmlDeviceGetComputeRunningProcesses_v2) X(nvmlDeviceGetComputeRunningProcesses_v3)
+#define WRAPS(X) LISTS(X)
+#define LISTED(name)                                                                                                   \
+    EXPORT int name(void *device, unsigned *count, void *rows) {                                                       \
+        return REAL(name, (void *, unsigned *, void *))(device, count, rows);                                          \
+    }
+LISTS(LISTED)
+#endif
+
+#ifdef MISS_IS_ZERO
+#define WRAPS(X) X(nvmlDeviceGetComputeRunningProcesses_v3)
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, number *rows) {
+    int result = NEXT(nvmlDeviceGetComputeRunningProcesses_v3, (void *, unsigned *, number *))(device, count, rows);
+    for (unsigned i = 0; !result && i < *count; i++)
+        if (rows[3 * i + 1] == ~0ull) rows[3 * i + 1] = 0;
+    return result;
+}
+#endif
+
+#ifdef KILLS
+#define WRAPS(X) X(cuMemAlloc_v2)
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    const char *killer = getenv("ACTIVE_OOM_KILLER");
+    int result = NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    if (result == OUT_OF_MEMORY && killer && !strcmp(killer, "true")) kill(getpid(), SIGKILL);
+    return result;
 }
 #endif
 
