@@ -38,6 +38,7 @@ struct alloc { /* one live allocation */
     uint8_t device, kind, hidden;  /* hidden: the driver's own (module code, arrays), not a user's pointer */
     uint8_t special;               /* SPECIAL_* */
     uint16_t readable, writable;   /* SPECIAL_MAPPED: devices with access, one bit each */
+    uint8_t memops;                /* attribute SYNC_MEMOPS as it was set: its value + 1, 0: never set */
 };
 
 struct heap {

@@ -1,5 +1,6 @@
 /* Devices: name, identity, memory size, attributes. Attributes that a profile does not state are those of a measured
  * data-centre device; the table below is by attribute number, as the vendor's header counts them. */
+#include "array.h"
 #include "fake.h"
 
 #include <stdio.h>
@@ -298,13 +299,14 @@ ENTRY(cuMulticastBindAddr,
 ENTRY(cuMulticastUnbind, (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
       ((void)handle, (void)device, (void)offset, (void)size, multicast()))
 
-static CUresult texture(size_t *out, CUdevice device) {
+static CUresult texture(size_t *out, CUarray_format format, unsigned channels, CUdevice device) {
     struct hl_node_device *d;
     CUresult result = known(device, &d);
     if (result) return result;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || !array_channel_bytes(format) || (channels != 1 && channels != 2 && channels != 4))
+        return CUDA_ERROR_INVALID_VALUE;
     *out = 1 << 30;
     return CUDA_SUCCESS;
 }
 ENTRY(cuDeviceGetTexture1DLinearMaxWidth, (size_t *width, CUarray_format format, unsigned channels, CUdevice device),
-      ((void)format, (void)channels, texture(width, device)))
+      texture(width, format, channels, device))

@@ -91,13 +91,18 @@ static CUresult exists(look *at, const void *handle) {
     struct about f;
     return at(handle, NO_DEVICE, &f);
 }
+/* A preference that changes nothing here: the handle and the value are looked at. */
+static CUresult prefers(look *at, const void *handle, int value, int most) {
+    CUresult result = exists(at, handle);
+    return result == CUDA_SUCCESS && (value < 0 || value > most) ? CUDA_ERROR_INVALID_VALUE : result;
+}
 ENTRY(cuFuncSetCacheConfig, (CUfunction function, CUfunc_cache config),
-      ((void)config, exists(function_about, function)))
+      prefers(function_about, function, (int)config, CU_FUNC_CACHE_PREFER_EQUAL))
 ENTRY(cuFuncSetSharedMemConfig, (CUfunction function, CUsharedconfig config),
-      ((void)config, exists(function_about, function)))
+      prefers(function_about, function, (int)config, CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE))
 ENTRY(cuFuncLoad, (CUfunction function), exists(function_about, function))
 ENTRY(cuKernelSetCacheConfig, (CUkernel kernel, CUfunc_cache config, CUdevice device),
-      ((void)config, (void)device, exists(kernel_about, kernel)))
+      ((void)device, prefers(kernel_about, kernel, (int)config, CU_FUNC_CACHE_PREFER_EQUAL)))
 
 static CUresult loaded(CUfunctionLoadingState *out, CUfunction handle) {
     CUresult result = exists(function_about, handle);

@@ -284,7 +284,7 @@ static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
         WIDE(is_device ? 0 : pointer);
         result = is_device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
         break;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: narrow = (uint32_t)is_managed; break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: narrow = a && a->memops ? a->memops - 1u : (uint32_t)is_managed; break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: WIDE(a ? a->id : h->id); break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: narrow = (uint32_t)is_managed; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -357,11 +357,13 @@ static CUresult pointer_set(const void *value, int which, CUdeviceptr pointer) {
     struct ctx *ctx;
     CUresult result = need_ctx(&ctx);
     if (result) return result;
+    if (!value || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
     uint64_t offset;
     fake_lock();
-    int ours = memory_at(pointer, &offset) != NULL;
+    struct alloc *ours = memory_at(pointer, &offset);
+    if (ours) ours->memops = *(const unsigned *)value ? 2 : 1;
     fake_unlock();
-    return value && ours && which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 ENTRY(cuPointerSetAttribute, (const void *value, CUpointer_attribute which, CUdeviceptr pointer),
       pointer_set(value, (int)which, pointer))
