@@ -479,6 +479,8 @@ ENTRY(cuParamSetSize, (CUfunction f, unsigned int bytes), old_param(f, 0, NULL, 
 ENTRY(cuParamSetv, (CUfunction f, int offset, void *data, unsigned int bytes), old_param(f, offset, data, bytes))
 ENTRY(cuParamSeti, (CUfunction f, int offset, unsigned int value), old_param(f, offset, &value, sizeof value))
 ENTRY(cuParamSetf, (CUfunction f, int offset, float value), old_param(f, offset, &value, sizeof value))
+ENTRY(cuParamSetTexRef, (CUfunction f, int unit, CUtexref reference),
+      unit != CU_PARAM_TR_DEFAULT || !reference ? CUDA_ERROR_INVALID_VALUE : old_param(f, 0, NULL, 0))
 
 /* ---- occupancy -------------------------------------------------------------------------------------------- */
 
@@ -546,3 +548,35 @@ static CUresult available(size_t *out, CUfunction handle, int blocks, int thread
 }
 ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *shared, CUfunction f, int blocks, int threads),
       available(shared, f, blocks, threads))
+
+/* Clusters: how many multiprocessors share what they need is not known, so all may be filled (assumed). */
+static CUresult clusters(int *out, CUfunction handle, const CUlaunchConfig *config, int potential_size) {
+    enum { PORTABLE = 8 };
+    struct ctx *ctx;
+    struct function *f;
+    CUresult result = need_ctx(&ctx);
+    if (result) return result;
+    if (!out || !config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
+    const struct hl_node_device *d = physical(ctx->device);
+    if (d->cc_major < 9) return CUDA_ERROR_NOT_SUPPORTED;
+    uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ, size = 0;
+    if (threads == 0) return CUDA_ERROR_INVALID_VALUE;
+    unsigned each = blocks_per_sm(d, f->entry, threads, config->sharedMemBytes);
+    if (potential_size) {
+        *out = each ? PORTABLE : 0;
+        return CUDA_SUCCESS;
+    }
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            size = (uint64_t)config->attrs[i].value.clusterDim.x * config->attrs[i].value.clusterDim.y *
+                   config->attrs[i].value.clusterDim.z;
+    if (size == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (size > PORTABLE) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    *out = (int)((uint64_t)each * d->sm_count / size);
+    return CUDA_SUCCESS;
+}
+ENTRY(cuOccupancyMaxActiveClusters, (int *count, CUfunction f, const CUlaunchConfig *config),
+      clusters(count, f, config, 0))
+ENTRY(cuOccupancyMaxPotentialClusterSize, (int *size, CUfunction f, const CUlaunchConfig *config),
+      clusters(size, f, config, 1))

@@ -23,7 +23,7 @@ CASES: dict[str, Callable[[], None]] = {}
 FAMILIES = (  # the files of cases, beside this one
     "device_cases", "context_cases", "alloc_cases", "pool_cases", "copy_cases", "stream_cases", "module_cases",
     "launch_cases", "resolver_cases", "memory_cases", "graph_cases", "batch_cases", "stream_memory_cases",
-    "texture_cases", "green_cases", "sharing_cases", "copy_forms_cases", "stream_forms_cases",
+    "texture_cases", "green_cases", "sharing_cases", "tensor_cases", "copy_forms_cases", "stream_forms_cases",
     "graph_forms_cases", "older_cases",
 )  # fmt: skip
 HELPERS: dict[str, Callable[[], object]] = {}  # what a case runs in a process of its own

@@ -51,9 +51,7 @@ def test_calls_are_counted_by_name(node: NodeServer, play: Callable[..., Any]) -
 def test_names_without_behaviour_say_so_and_are_counted(node: NodeServer, guest: Callable[..., Any]) -> None:
     process = guest(
         node,
-        "current()\n"
-        'tell(call("cuCoredumpGetAttribute", 0, None, None), call("cuCoredumpSetAttribute", 0, None, None))\n'
-        "sys.stdin.read()",
+        'current()\ntell(call("cuProfilerInitialize", None, None, 0), call("cuGLInit"))\nsys.stdin.read()',
     )
     line = process.process.stdout.readline()
     assert line.strip() == "[801, 801]"
