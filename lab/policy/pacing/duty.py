@@ -83,7 +83,7 @@ class Duty(Controller):
             needed = wake
         waited = now - shared[_GRANTED_AT] - PATIENCE
         if waited > 0:
-            needed -= min(waited // 2, 2 * BURST)
+            needed -= min(waited, 2 * BURST)
         if free < needed and not self._lend(now, shared):
             shared[_WAITING] = 1
             longest, goal = (_LONGEST, max(needed, wake)) if waited + _LONGEST < 0 else (_SHORTER, needed)
