@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_FIGURES = 64, SMALL = 512 };
+enum { MAX_FIGURES = 64, MAX_CALLS = 2000, SMALL = 512 };
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -64,6 +64,23 @@ static void launch(const struct context *c, int calls) {
         check(cuLaunchKernel(c->function, 1, 1, 1, 32, 1, 1, 0, c->stream, NULL, NULL), "cuLaunchKernel");
 }
 
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Each launch by itself: what the median one costs, whatever a few among them have to do for all. */
+static double launch_median(const struct context *c, int calls) {
+    uint64_t ns[MAX_CALLS];
+    for (int i = 0; i < calls; i++) {
+        uint64_t start = now_ns();
+        check(cuLaunchKernel(c->function, 1, 1, 1, 32, 1, 1, 0, c->stream, NULL, NULL), "cuLaunchKernel");
+        ns[i] = now_ns() - start;
+    }
+    qsort(ns, (size_t)calls, sizeof *ns, ascending);
+    return (double)ns[calls / 2];
+}
+
 static void lookup(const struct context *c, int calls) {
     (void)c;
     void *entry;
@@ -76,16 +93,21 @@ struct figure {
     body_fn body;
     int calls;
     long live;
+    double (*median)(const struct context *, int calls); /* instead of body: it takes the time by itself */
 };
 
 /* One batch. What it queued is waited for outside its time: a launch is charged its submission, not its kernel. A few calls
  * before it bring caches and the GPU back from whoever had them meanwhile. */
 static double batch(const struct figure *f, const struct context *c) {
-    f->body(c, f->calls / 10);
+    if (f->median) f->median(c, f->calls / 10);
+    else f->body(c, f->calls / 10);
     check(cuStreamSynchronize(c->stream), "cuStreamSynchronize");
     uint64_t start = now_ns();
-    f->body(c, f->calls);
-    double ns = (double)(now_ns() - start) / f->calls;
+    double ns = f->median ? f->median(c, f->calls) : 0;
+    if (!f->median) {
+        f->body(c, f->calls);
+        ns = (double)(now_ns() - start) / f->calls;
+    }
     check(cuStreamSynchronize(c->stream), "cuStreamSynchronize");
     return ns;
 }
@@ -101,7 +123,7 @@ static int live_figures(struct figure *figures, int count, const char *text) {
         char *end;
         long want = strtol(at, &end, 10);
         if (end == at || want < before || count == MAX_FIGURES) return -1;
-        figures[count++] = (struct figure){"cuMemAlloc_v2+cuMemFree_v2", alloc_free, 1000, want};
+        figures[count++] = (struct figure){"cuMemAlloc_v2+cuMemFree_v2", alloc_free, 1000, want, NULL};
         before = want;
         at = *end ? end + 1 : end;
     }
@@ -143,11 +165,12 @@ int main(int argc, char **argv) {
     const char *levels = "0,1000,10000,100000";
     for (int i = 1; i + 1 < argc; i += 2)
         if (!strcmp(argv[i], "--live")) levels = argv[i + 1];
-    struct figure figures[MAX_FIGURES] = {{"cuMemGetInfo_v2", memory_info, 2000, 0},
-                                          {"cuLaunchKernel", launch, 500, 0},
-                                          {"cuGetProcAddress_v2", lookup, 2000, 0},
-                                          {"cuMemAllocAsync+cuMemFreeAsync", alloc_free_async, 1000, 0}};
-    int count = live_figures(figures, 4, levels);
+    struct figure figures[MAX_FIGURES] = {{"cuMemGetInfo_v2", memory_info, 2000, 0, NULL},
+                                          {"cuLaunchKernel", launch, 500, 0, NULL},
+                                          {"cuLaunchKernel, median launch", NULL, 500, 0, launch_median},
+                                          {"cuGetProcAddress_v2", lookup, 2000, 0, NULL},
+                                          {"cuMemAllocAsync+cuMemFreeAsync", alloc_free_async, 1000, 0, NULL}};
+    int count = live_figures(figures, 5, levels);
     if (count < 0) {
         fprintf(stderr, "hooklab-bench: --live takes ascending counts, e.g. 0,1000\n");
         return 2;

@@ -23,6 +23,9 @@ def bench() -> None:
     "--memory", default="16GiB", show_default=True, metavar="SIZE", help="Memory limit of the interposed side."
 )
 @click.option(
+    "--cores", metavar="PERCENT", type=click.IntRange(1, 99), help="Core limit of the interposed side; default: none."
+)
+@click.option(
     "--live", default="0,1000,10000,100000", show_default=True, metavar="N,N", help="Live allocations to time at."
 )
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Processes of each side.")
@@ -46,6 +49,7 @@ def calls(**options: Any) -> None:
             dialect=options["dialect"],
             gpu=options["gpu"],
             memory=options["memory"],
+            cores=options["cores"],
             live=options["live"],
             rounds=options["rounds"],
             batches=options["batches"],
@@ -82,3 +86,58 @@ def calls(**options: Any) -> None:
     out.print(table)
     for line in result.failures:
         click.echo(f"hooklab bench: no figure from {line}", err=True)
+
+
+@bench.command()
+@click.option(
+    "--cores", default=10, show_default=True, metavar="PERCENT", type=click.IntRange(1, 99), help="Core limit."
+)
+@click.option("--patterns", default="long,sync,async", show_default=True, metavar="NAME,NAME", help="What is launched.")
+@click.option("--policy", default="hybrid", show_default=True, metavar="NAME", help="Controller.")
+@click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 600), help="Of each pattern.")
+@click.option("--gpu", default="a100-80g", show_default=True, metavar="PROFILE", help="Fake GPU.")
+@click.option(
+    "--on", "where", type=click.Choice(["fake", "real"]), default="fake", show_default=True, help="Driver below."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hooklab.bench.waiting/1).")
+def waiting(**options: Any) -> None:
+    """Measure the processor time of processes that a core limit holds back.
+
+    A launch that waits sleeps: what is left is the price of waking up, asking and launching, in percent of a core.
+    """
+    from lab.runner.bench import WaitOptions, measure_waiting
+
+    found = measure_waiting(
+        WaitOptions(
+            cores=options["cores"],
+            patterns=options["patterns"].split(","),
+            policy=options["policy"],
+            seconds=options["seconds"],
+            gpu=options["gpu"],
+            on=options["where"],
+        )
+    )
+    if options["as_json"]:
+        click.echo(json.dumps(found, indent=2))
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    from lab.report.console import console
+
+    out = console()
+    title = f"waiting, {found['evidence']} evidence, core limit {found['cores']} %, {found['policy']}"
+    out.print(escape(title), style="italic", soft_wrap=True)
+    table = Table(box=None)
+    table.add_column("pattern", no_wrap=True)
+    for name in ("launches", "waited", "waited % of the time", "CPU % of a core"):
+        table.add_column(name, justify="right")
+    for row in found["rows"]:
+        table.add_row(
+            escape(row["pattern"]),
+            f"{row['launches']:,}",
+            f"{row['waits']:,}",
+            f"{row['waited_percent']:.1f}",
+            f"{row['cpu_percent']:.2f}",
+        )
+    out.print(table)

@@ -21,17 +21,19 @@ from lab.runner.pairs import PairRow, ending
 from lab.runner.plan import preload_list
 
 SCHEMA = "hooklab.bench/1"
+WAIT_SCHEMA = "hooklab.bench.waiting/1"
 _PRELOAD_RUNS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to measure. `memory` is a size with unit, `live` ascending counts separated by commas."""
+    """What to measure. `memory` is a size with unit, `cores` percent, `live` ascending counts separated by commas."""
 
     interposer: str = "builtin"
     dialect: str | None = None
     gpu: str = "a100-80g"
     memory: str = "16GiB"
+    cores: int | None = None
     live: str = "0,1000,10000,100000"
     rounds: int = 5
     batches: int = 41
@@ -72,6 +74,7 @@ class ProgramOptions:
     interposer: str = "builtin"
     dialect: str | None = None
     memory: str = "16GiB"
+    cores: int | None = None
     rounds: int = 5
     batches: int = 41
     cpus: int = 4
@@ -87,6 +90,7 @@ def measure_calls(options: BenchOptions, *, progress: bool = False) -> BenchResu
         interposer=options.interposer,
         dialect=options.dialect,
         memory=options.memory,
+        cores=options.cores,
         rounds=options.rounds,
         batches=options.batches,
         cpus=1,
@@ -115,6 +119,7 @@ def measure_program(options: ProgramOptions, *, progress: bool = False, together
                 interposer=options.interposer,
                 region=Path(scratch) / f"region-{number}",
                 memory=options.memory,
+                cores=options.cores,
             )
             return base | {"LD_PRELOAD": ":".join(preload_list(str(interposer)))} | limits
 
@@ -134,6 +139,63 @@ def measure_program(options: ProgramOptions, *, progress: bool = False, together
         interposer=options.interposer,
         failures=failures,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitOptions:
+    """What shall wait: `patterns` of `lab.runner.pacing`, under a core limit of `cores` percent, `seconds` each."""
+
+    cores: int = 10
+    patterns: Sequence[str] = ("long", "sync", "async")
+    policy: str = "hybrid"
+    seconds: float = 5
+    gpu: str = "a100-80g"
+    on: str = "fake"
+
+
+def measure_waiting(options: WaitOptions) -> dict[str, Any]:
+    """Processor time of processes that a core limit holds back most of the time; percent of one processor.
+
+    Everything that they do counts, their launches and the start of the policy engine too. BenchError says why there are
+    no figures.
+    """
+    from lab.runner.pacing import SKIPPED_S, PacingError, run_pacing
+
+    check_natives()
+    if options.on == "real":
+        check_real_driver()
+    try:
+        rows = run_pacing(
+            policies=[options.policy],
+            targets=[options.cores],
+            patterns=list(options.patterns),
+            window_s=options.seconds,
+            gpu=options.gpu,
+            on=options.on,
+        )
+    except PacingError as error:
+        raise BenchError(str(error)) from None
+    found = []
+    for row in rows:
+        (tenant,) = row["tenants"]
+        wall_s = options.seconds + (SKIPPED_S if options.seconds >= 5 else 1) + 0.5
+        found.append(
+            {
+                "pattern": row["pattern"],
+                "launches": tenant["launches"],
+                "waits": tenant.get("waits", 0),
+                "waited_percent": round(tenant.get("slept_ns", 0) / wall_s / 1e7, 1),
+                "cpu_percent": tenant["cpu_percent"],
+            }
+        )
+    evidence = rows[0]["evidence"] if rows else ""
+    return {
+        "schema": WAIT_SCHEMA,
+        "evidence": evidence,
+        "cores": options.cores,
+        "policy": options.policy,
+        "rows": found,
+    }
 
 
 def _check_live(text: str) -> None:

@@ -44,6 +44,8 @@ SAID = (
     "samples",
     "sample_flags",
     "correction",
+    "slept_ns",
+    "waits",
     "run_p50_ns",
     "pause_p50_ns",
 )
@@ -266,6 +268,8 @@ def _said(region: Path) -> dict[str, Any]:
             "samples": int(device["sample_sequence"]),
             "sample_flags": int(device["sample_flags"]),
             "correction": int(device["policy"][CORRECTION]) / ONE,
+            "slept_ns": int(opened.slots["slept"].sum()),
+            "waits": int(opened.slots["waits"].sum()),
         }
 
 

@@ -642,8 +642,10 @@ int hl_share_commit(int device, const struct hl_share *share) {
     return first;
 }
 
-void hl_share_in_flight(int device, int64_t ns) {
-    if (in_reach(device) && ready()) add(&region.slot[slot].in_flight[device], (uint64_t)ns);
+void hl_share_in_flight(int device, int64_t ns) { /* its callers hold the pacer's mutex: nobody else writes the word */
+    if (!in_reach(device) || !ready()) return;
+    uint64_t *word = &region.slot[slot].in_flight[device];
+    __atomic_store_n(word, __atomic_load_n(word, __ATOMIC_RELAXED) + (uint64_t)ns, __ATOMIC_RELAXED);
 }
 
 void hl_share_bury(void) {

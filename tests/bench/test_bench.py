@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab.runner.bench import BenchError, BenchOptions, measure_calls
+from lab.runner.bench import BenchError, BenchOptions, WaitOptions, measure_calls, measure_waiting
 from lab.runner.pairs import PairRow
 
 pytestmark = pytest.mark.usefixtures("native")
@@ -25,6 +25,7 @@ CALLS = {
     ("first cuMemAlloc_v2", 0),
     ("cuMemGetInfo_v2", 0),
     ("cuLaunchKernel", 0),
+    ("cuLaunchKernel, median launch", 0),
     ("cuGetProcAddress_v2", 0),
     ("cuMemAllocAsync+cuMemFreeAsync", 0),
     ("cuMemAlloc_v2+cuMemFree_v2", 0),
@@ -94,7 +95,7 @@ def test_a_foreign_interposer_is_measured(compile_c: Callable[..., Path], root: 
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert f"fake-driver evidence, 1 rounds, interposer {naive}" in done.stdout
-    assert len([line for line in done.stdout.splitlines() if line.startswith(" cu")]) == 8
+    assert len([line for line in done.stdout.splitlines() if line.startswith(" cu")]) == 9
 
 
 def test_json_has_exactly_the_documented_keys(hooklab: Cli, root: Path) -> None:
@@ -199,3 +200,44 @@ def test_a_program_that_hangs_gives_no_figure(monkeypatch: pytest.MonkeyPatch, t
     )
     assert [(one.call, one.bare_ns, one.interposed_ns, one.added_ns, one.failed) for one in rows] == [("x", 7, 9, 2, 2)]
     assert failures == ("control run 1: it did not answer in time", "control run 2: it did not answer in time")
+
+
+def test_a_core_limit_is_the_interposed_side_s(compile_c: Callable[..., Path], tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    text = f"""
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void tell(void) {{
+    FILE *file = fopen("{told}", "a");
+    if (file) fprintf(file, "%s\\n", getenv("CUDA_DEVICE_SM_LIMIT") ? getenv("CUDA_DEVICE_SM_LIMIT") : "none");
+    if (file) fclose(file);
+}}
+"""
+    library = compile_c(text, "-shared", "-fPIC", name="tells.so")
+    measure_calls(BenchOptions(interposer=str(library), cores=50, rounds=1, batches=1, live="0"))
+    assert told.read_text().split().count("50") == 1
+    told.unlink()
+    measure_calls(BenchOptions(interposer=str(library), rounds=1, batches=1, live="0"))
+    assert "50" not in told.read_text()
+
+
+def test_waiting_is_sleeping(tmp_path: Path) -> None:
+    spins = tmp_path / "spins.py"
+    spins.write_text(
+        "class Spins:\n"
+        "    def admit(self, device, size, kind, used, limit, shared): return 0\n"
+        "    def lease(self, device, cost, now, shared):\n"
+        "        if not shared[20]: shared[20] = now\n"
+        "        if now - shared[20] < 1_000_000_000: return -1\n"
+        "        return cost\n"
+        "    def observe(self, device, busy, window, now, shared): return 0\n"
+    )
+    sleeps = measure_waiting(WaitOptions(patterns=["long"], seconds=1))
+    burns = measure_waiting(WaitOptions(patterns=["long"], seconds=1, policy=f"{spins}:Spins"))
+    assert (sleeps["schema"], sleeps["evidence"]) == ("hooklab.bench.waiting/1", "fake-driver")
+    (row,), (planted,) = sleeps["rows"], burns["rows"]
+    assert row["waits"] > 0
+    assert row["waited_percent"] > 50
+    assert planted["cpu_percent"] > 2 * row["cpu_percent"]
+    with pytest.raises(BenchError, match="known are"):
+        measure_waiting(WaitOptions(patterns=["waltz"]))
