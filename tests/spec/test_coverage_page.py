@@ -36,3 +36,14 @@ def test_enough_has_behaviour() -> None:
     real = [hook for hook in load_hooks().hooks if hook.fake == "real"]
     assert sum(hook.library == "cuda" for hook in real) >= 300
     assert sum(hook.library == "nvml" for hook in real) >= 150
+
+
+def test_every_name_with_behaviour_is_named_by_a_test(root: Path) -> None:
+    named = coverage.tests_by_name(root / "tests")
+    real = [hook for hook in load_hooks().hooks if hook.fake == "real" and hook.kind == "func"]
+    assert [hook.name for hook in real if not named.get(hook.name)] == []
+
+
+def test_every_other_name_has_its_reason() -> None:
+    others = [hook for hook in load_hooks().hooks if hook.fake == "unsupported" and hook.kind == "func"]
+    assert [hook.name for hook in others if not hook.lacks] == []
