@@ -56,7 +56,8 @@ def test_views_can_be_left_alone(tenant, value: str, seen: int) -> None:
         ("CUDA_DISABLE_CONTROL", "perhaps", True),
         ("CUDA_OVERSUBSCRIBE", "perhaps", True),
         ("HOOKLAB_MEMINFO", "perhaps", True),
-        ("CUDA_TASK_PRIORITY", "0", False),  # said at log level 2
+        ("HOOKLAB_HIDDEN", "perhaps", True),
+        ("CUDA_TASK_PRIORITY", "0", False),  # ignored, not asked to say so
         ("RECORD_KERNEL_INTERVAL", "10", False),
     ],
 )
@@ -70,6 +71,32 @@ def test_what_is_not_done_is_said_once_and_nobody_is_ended(
     assert guest.end() == 0
     lines = [line for line in capfd.readouterr().err.splitlines() if variable in line]
     assert len(lines) == int(said)
+
+
+@pytest.mark.parametrize("variable", ["CUDA_TASK_PRIORITY", "RECORD_KERNEL_INTERVAL"])
+def test_what_is_ignored_is_said_to_who_asks(tenant, capfd: pytest.CaptureFixture[str], variable: str) -> None:
+    one = tenant(CUDA_DEVICE_MEMORY_LIMIT="1g", HOOKLAB_LOG="2", **{variable: "1"})
+    begun(one).end()
+    lines = [line for line in capfd.readouterr().err.splitlines() if variable in line]
+    assert len(lines) == 1
+    assert "ignored" in lines[0] or "not ordered by it" in lines[0]
+
+
+@pytest.mark.parametrize("kind", ["sync", "pitched", "managed", "async"])
+def test_use_above_a_new_limit_is_refused_in_every_family_until_it_is_below(tenant, kind: str) -> None:
+    one = tenant(CUDA_DEVICE_MEMORY_LIMIT="4g")
+    guest, other = begun(one), begun(one)
+    assert guest.do("alloc", "a", kind, GIB, 0) == other.do("alloc", "b", kind, GIB, 0) == 0
+    with Region.open(one.region, writable=True) as region:
+        region.devices["limit"][0] = 2 * GIB  # 3 GiB are in use: two contexts and two allocations
+    for who in (guest, other):
+        assert who.ask("info") == [0, 0, 2 * GIB]
+        assert who.do("alloc", "c", kind, 64 * MIB, 0) == OOM
+    assert other.do("free", "b", "async" if kind == "async" else "sync") == other.do("sync") == 0
+    assert guest.do("alloc", "c", kind, 64 * MIB, 0) == OOM  # exactly at the limit
+    with Region.open(one.region, writable=True) as region:
+        region.devices["limit"][0] = 2 * GIB + 128 * MIB
+    assert guest.do("alloc", "c", kind, 64 * MIB, 0) == 0
 
 
 @pytest.mark.report("B132")
