@@ -536,10 +536,14 @@ class NodeServer:
         request = self._read_request(message)
         answer = None if request is None else self._share_requests.get(int(request["kind"]))
         if request is None or answer is None:
-            self._send(connection, status=errno.EPROTO, process=None, descriptors=[])
+            self._answer(connection, status=errno.EPROTO, process=None, descriptors=[])
             return
         answer(self, connection, process, request, descriptors)
+
+    def _answer(self, connection: socket.socket, **reply: Any) -> None:
+        """Whoever has the answer finds in the file what NVML shows from now on."""
         self._show_shares()
+        self._send(connection, **reply)
 
     def _share(self, connection: socket.socket, process: _Process, request: Any, descriptors: list[int]) -> None:
         table, flags = constants(), int(request["flags"])
@@ -548,7 +552,7 @@ class NodeServer:
             or int(request["device"]) >= len(self.file.devices)
             or request["memory"] >= table["HL_KINDS"]
         ):
-            self._send(connection, status=errno.EPROTO, process=None, descriptors=[])
+            self._answer(connection, status=errno.EPROTO, process=None, descriptors=[])
             return
         file = descriptors.pop()
         if not flags & table["HL_SHARE_OWN_FILE"]:
@@ -567,16 +571,16 @@ class NodeServer:
                 file=file,
             )
         )
-        self._send(connection, status=0, process=process, descriptors=[])
+        self._answer(connection, status=0, process=process, descriptors=[])
 
     def _paper(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
         share = self._shares.find((int(request["slot"]), int(request["generation"]), int(request["share"])))
         if share is None or (share.slot != process.slot and process.slot not in share.holders):
-            self._send(connection, status=errno.ENOENT, process=None, descriptors=[])
+            self._answer(connection, status=errno.ENOENT, process=None, descriptors=[])
             return
         ours, theirs = self._shares.paper(share)
         self._selector.register(ours, selectors.EVENT_READ)
-        self._send(connection, status=0, process=process, descriptors=[theirs])
+        self._answer(connection, status=0, process=process, descriptors=[theirs])
         os.close(theirs)
 
     def _hold(self, connection: socket.socket, process: _Process, request: Any, descriptors: list[int]) -> None:
@@ -597,29 +601,29 @@ class NodeServer:
         ):
             file = maker.memory
         if share is None or file < 0:
-            self._send(connection, status=errno.ENOENT, process=None, descriptors=[])
+            self._answer(connection, status=errno.ENOENT, process=None, descriptors=[])
             return
         if share.bytes:
             self._shares.hold(share, process.slot)
-        self._send(connection, status=0, process=None, descriptors=[file], share=share)
+        self._answer(connection, status=0, process=None, descriptors=[file], share=share)
 
     def _let_go(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
         share = self._shares.find((int(request["slot"]), int(request["generation"]), int(request["share"])))
         if share is not None:
             self._settle(self._shares.let_go(share, process.slot))
-        self._send(connection, status=0, process=process, descriptors=[])
+        self._answer(connection, status=0, process=process, descriptors=[])
 
     def _disown(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
         share = self._shares.find((process.slot, process.generation, int(request["share"])))
         held = share is not None and self._shares.disown(share, int(request["bytes"]))
-        self._send(connection, status=errno.EBUSY if held else 0, process=process, descriptors=[])
+        self._answer(connection, status=errno.EBUSY if held else 0, process=process, descriptors=[])
 
     def _held(self, connection: socket.socket, process: _Process, request: Any, _: list[int]) -> None:
         for paper in self._shares.papers():  # whoever asks has closed some, perhaps, and wants to know what came of it
             self._look_at_paper(paper)
         share = self._shares.find((process.slot, process.generation, int(request["share"])))
         held = share is not None and share.held
-        self._send(connection, status=errno.EBUSY if held else 0, process=process, descriptors=[])
+        self._answer(connection, status=errno.EBUSY if held else 0, process=process, descriptors=[])
 
     _share_requests = MappingProxyType(
         {

@@ -57,6 +57,7 @@ HL_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     } else if (result == CUDA_SUCCESS && wanted < now.bytes) {
         hl_ledger_shrink(key, now.bytes - wanted);
     }
+    if (result == CUDA_SUCCESS) hl_hidden_look(); /* a kernel's own local memory is a larger stack, too */
     errno = saved;
     hl_leave();
     return result;

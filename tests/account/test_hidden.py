@@ -108,6 +108,15 @@ def test_what_managed_memory_hides_stays_a_gap(started) -> None:
     assert (hidden(one, guest), one.differs(guest, 0)) == (PRINTS, None), "the next look takes it up"
 
 
+def test_a_stack_limit_below_what_a_kernel_took_gives_it_back(started) -> None:
+    one, guest = started()
+    assert guest.do("module", "a", "local") == guest.do("run", "a") == 0
+    assert guest.do("stack", 8192) == 0
+    assert one.differs(guest, 0) is None
+    assert guest.do("stack", 1024) == 0
+    assert (hidden(one, guest), one.differs(guest, 0)) == (0, None)
+
+
 def test_memory_whose_maker_let_go_is_its_only_holders(started) -> None:
     one, maker = started()
     user = one.start(process=1)

@@ -6,7 +6,7 @@ synchronisation. Managed memory is left out, because it is booked before the dri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,19 +36,24 @@ MAKES = [
     "sync", "pitched", "managed", "async", "async-ptsz", "pooled", "array", "mipmap", "physical", "graph", "captured",
     "pool", "own_context", "host",
 ]  # fmt: skip
+MODULES = ["plain", "prints", "allocates", "local", "large"]
 ENDS = {
     "array": "array_end", "mipmap": "mipmap_end", "physical": "release", "reference": "release", "mapping": "unmap",
-    "graph": "graph_end", "pool": "pool_end", "own_context": "context_end", "import": "close", "host": "host_end",
+    "module": "module_end", "graph": "graph_end", "pool": "pool_end", "own_context": "context_end", "import": "close",
+    "host": "host_end",
 }  # fmt: skip
-OWNED = frozenset({"sync", "pitched", "managed", "array", "mipmap", "import"})  # go with their context
+OWNED = frozenset({"sync", "pitched", "managed", "array", "mipmap", "import", "module"})  # go with their context
 
 
 class Machine(RuleBasedStateMachine):
     make: Callable[..., Any]
+    variables: Mapping[str, str] = {}
+    makes: Sequence[str] = MAKES
+    disturb: Sequence[str] = DISTURBED
 
     def __init__(self) -> None:
         super().__init__()
-        self.tenant = type(self).make(CUDA_DEVICE_MEMORY_LIMIT="6g")
+        self.tenant = type(self).make(CUDA_DEVICE_MEMORY_LIMIT="6g", **self.variables)
         self.count = 0
         self.guests: list[Any] = [None] * PROCESSES
         self.objects: list[dict[str, tuple[str, int, str]]] = [{} for _ in range(PROCESSES)]  # kind, device, context
@@ -80,7 +85,7 @@ class Machine(RuleBasedStateMachine):
     def plan(self, data: st.DataObject) -> None:
         if data.draw(st.integers(0, 9)):
             return
-        name = data.draw(st.sampled_from(DISTURBED))
+        name = data.draw(st.sampled_from(self.disturb))
         code = data.draw(st.sampled_from([2, 700, 999]))
         self.fault = self.tenant.node.plan(Fault(name=name, action="return", mode="every", call=1, code=code))
         self.disturbed = True
@@ -95,8 +100,9 @@ class Machine(RuleBasedStateMachine):
                 if self.place(index, device):
                     assert self.guests[index].do("sync") == 0
 
-    @rule(data=st.data(), index=st.integers(0, PROCESSES - 1), device=st.integers(0, 1), kind=st.sampled_from(MAKES))
-    def make_one(self, data: st.DataObject, index: int, device: int, kind: str) -> None:
+    @rule(data=st.data(), index=st.integers(0, PROCESSES - 1), device=st.integers(0, 1))
+    def make_one(self, data: st.DataObject, index: int, device: int) -> None:
+        kind = data.draw(st.sampled_from(self.makes))
         size = data.draw(SIZES)
         contexts = [n for n in self.have(index, "own_context") if self.objects[index][n][1] == device]
         context = data.draw(st.sampled_from(["", *contexts]))
@@ -125,6 +131,10 @@ class Machine(RuleBasedStateMachine):
             add("pool", device)
         elif kind == "own_context":
             add("own_context", device)
+        elif kind == "module":
+            add("module", data.draw(st.sampled_from(MODULES)))
+            if (name := f"module{self.count}") in self.objects[index]:
+                self.guests[index].do("run", name)
         else:
             add("host", size)
         self.settle()
@@ -237,8 +247,15 @@ class Machine(RuleBasedStateMachine):
         self.tenant.close()
 
 
-def machine(tenant: Callable[..., Any]) -> type[Machine]:
-    return type("Bound", (Machine,), {"make": staticmethod(tenant)})
+def machine(tenant: Callable[..., Any], **more: Any) -> type[Machine]:
+    return type("Bound", (Machine,), {"make": staticmethod(tenant), **more})
+
+
+OBSERVED = {
+    "variables": {"HOOKLAB_HIDDEN": "observed", "LIBVGPU_HOST_PROCFS": "/proc"},
+    "makes": [kind for kind in MAKES if kind != "managed"] + ["module"] * 3,  # what managed memory hides stays a gap
+    "disturb": [*(name for name in DISTURBED if "Managed" not in name), "cuModuleLoadData", "cuLaunchKernel"],
+}
 
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
@@ -247,6 +264,13 @@ QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_bl
 def test_books_are_true_of_random_programs(tenant: Callable[..., Any]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine(tenant), settings=settings(max_examples=6, stateful_step_count=40, **QUIET)
+    )
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.full)])
+def test_observed_books_are_true_of_modules_and_launches_too(tenant: Callable[..., Any], examples: int) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine(tenant, **OBSERVED), settings=settings(max_examples=examples, stateful_step_count=50, **QUIET)
     )
 
 
