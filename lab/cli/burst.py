@@ -52,7 +52,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--plot", type=click.Path(dir_okay=False), help="Write the phase composition to this SVG file.")
 @click.option("--csv", type=click.Path(dir_okay=False), help="sim: write one row a worker to this file.")
 @click.option("--pod", type=click.Path(exists=True, dir_okay=False), help="sim: take limits from this Pod manifest.")
-@click.option("--fit", is_flag=True, help="sim: fit the start-up model to the article's table instead, with errors.")
+@click.option("--fit", is_flag=True, help="Fit the start-up model to the article's table, with errors.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a Perfetto trace (extra `trace`).")
 def burst(workers: list[int], where: str, **options: Any) -> int:
     """Release many fresh processes into cuInit at once and show where their time goes.
@@ -60,6 +60,9 @@ def burst(workers: list[int], where: str, **options: Any) -> int:
     Percentiles are nearest rank over all workers; one that failed counts as never finished. Exit status: 0, or 1 when
     a worker failed.
     """
+    source = click.get_current_context().get_parameter_source
+    if options["fit"] and source("where") is click.core.ParameterSource.DEFAULT:
+        where = "sim"  # there is nothing else that it could mean
     if where != "sim":
         for name in ("csv", "pod", "fit"):
             if options[name]:
@@ -68,7 +71,7 @@ def burst(workers: list[int], where: str, **options: Any) -> int:
         return show(directory, as_json=options["as_json"], plot=options["plot"], trace=options["trace"])
     if options["fit"]:
         return _fit(as_json=options["as_json"])
-    given = click.get_current_context().get_parameter_source("workers") is not click.core.ParameterSource.DEFAULT
+    given = source("workers") is not click.core.ParameterSource.DEFAULT
     return _simulate(workers if given or not options["pod"] else None, options)
 
 

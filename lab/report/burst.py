@@ -197,7 +197,7 @@ def rows(document: Mapping[str, Any]) -> list[Row]:
                 failed[reason] = failed.get(reason, 0) + number
             for name, number in run.get("counts", {}).items():
                 counts[name] = counts.get(name, 0) + number
-            for worker in run["raw"]:
+            for worker in run["raw"] if document.get("evidence") != "simulated" else ():
                 path = f"identity {worker.get('identity') or 'not asked'}"
                 counts[path] = counts.get(path, 0) + 1
         found.append(

@@ -35,14 +35,12 @@ def show(console: Console, document: Mapping[str, Any]) -> None:
             f"  {held['containers_by_cores']} containers of {held['cores']} % fit without overbooking time",
             soft_wrap=True,
         )
-    if held["cores"]:
-        for run in document["runs"]:
-            if run["counts"].get("run unpaced"):
-                console.print(
-                    f"  {run['counts']['run unpaced']} of {run['workers']} ({escape(run['condition'])}) gave up "
-                    "finding their identity: the article's interposer runs them without a core limit, silently",
-                    soft_wrap=True,
-                )
+    for run in document["runs"]:
+        counts, workers = run["counts"], run["workers"]
+        line = f"  {escape(run['condition'])}, {workers}: {counts['identity gave up']} gave up at the identity gate"
+        if held["cores"]:
+            line += f" and run without their core limit, silently: {counts['run unpaced']} of {workers} unpaced"
+        console.print(line, soft_wrap=True)
     constants(console, document["constants"])
 
 

@@ -31,10 +31,12 @@ def test_the_platform_engineers_question(hooklab, tmp_path: Path) -> None:
         "19 such containers fit",
         "4 containers of 25 % fit",
         "identity timeouts': 847",
+        "baseline, 300: 0 gave up at the identity gate and run without their core limit, silently: 0 of 300 unpaced",
         "fitted",
         "assumed",
     ):
         assert said in done.stdout, done.stdout
+    assert "not asked" not in done.stdout
 
 
 def test_who_runs_unpaced(hooklab) -> None:
@@ -43,6 +45,9 @@ def test_who_runs_unpaced(hooklab) -> None:
     assert document["evidence"] == "simulated"
     assert document["runs"][0]["counts"]["run unpaced"] == document["runs"][0]["counts"]["identity gave up"] > 0
     assert {constant["tag"] for constant in document["constants"]} <= {"measured", "fitted", "public", "assumed"}
+    gave_up = document["runs"][0]["counts"]["identity gave up"]
+    done = hooklab("burst", "--on", "sim", "--workers", 500, "--cores", 25)
+    assert f"{gave_up} of 500 unpaced" in done.stdout
 
 
 def test_pods_csv_and_plots(hooklab, tmp_path: Path) -> None:
@@ -66,7 +71,7 @@ def test_pods_csv_and_plots(hooklab, tmp_path: Path) -> None:
         (("burst", "--on", "sim", "--control", "no_probe"), "controls test the machine"),
         (("burst", "--on", "sim", "--gpu", "h9"), "no GPU profile 'h9'"),
         (("burst", "--on", "sim", "--memory", "4XB"), "--memory"),
-        (("burst", "--fit"), "--fit belongs to --on sim"),
+        (("burst", "--on", "fake", "--fit"), "--fit belongs to --on sim"),
         (("pacing", "--on", "sim", "hybird"), "no controller 'hybird'"),
         (("pacing", "--on", "sim", "--patterns", "asinc"), "no pattern 'asinc'"),
         (("pacing", "--on", "sim", "--neighbours", "30"), "targets of tenants"),
