@@ -7,6 +7,7 @@ process, each with room for it, while others were admitted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,15 +37,30 @@ def grade(
     name: str, *, limit: int = 4 << 30, processes: int = 8, asks: int = 2_000, seeds: tuple[int, ...] = (1, 2, 3)
 ) -> MemoryGrade:
     """`name` as in ``--policy``; "" is the built-in one. PolicyError says why it cannot be used."""
+    return grade_made(
+        lambda: policies.load(name), name or "memory", limit=limit, processes=processes, asks=asks, seeds=seeds
+    )
+
+
+def grade_made(
+    make: Callable[[], Policy],
+    name: str,
+    *,
+    limit: int = 4 << 30,
+    processes: int = 8,
+    asks: int = 2_000,
+    seeds: tuple[int, ...] = (1, 2, 3),
+) -> MemoryGrade:
+    """The same of policies that `make` makes."""
     admitted = overshoot = unjust = starved = 0
     for seed in seeds:
-        found = _one(policies.load(name), limit, processes, asks, seed)
+        found = _one(make(), limit, processes, asks, seed)
         admitted += found[0]
         overshoot = max(overshoot, found[1])
         unjust += found[2]
         starved = max(starved, found[3])
     return MemoryGrade(
-        policy=name or "memory",
+        policy=name,
         asks=asks * len(seeds),
         admitted=admitted,
         overshoot=overshoot,

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from lab import policy as policies
 from lab.policy import pacing
 from lab.policy.pacing import _words as w
+from lab.sim import memory
 
 GIB = 1 << 30
 SECOND = 1_000_000_000
@@ -42,6 +43,7 @@ class Ask:
     busy: int = 0  # percent
     others: int = 0  # percent
     fresh: bool = True
+    exact: bool = False
 
 
 _asks = st.one_of(
@@ -54,6 +56,7 @@ _asks = st.one_of(
         busy=st.integers(0, 100),
         others=st.integers(0, 100),
         fresh=st.booleans(),
+        exact=st.booleans(),
     ),
 )
 _histories = st.lists(_asks, min_size=1, max_size=60)
@@ -66,6 +69,7 @@ class PolicyConformance:
 
     policy: ClassVar[str | type] = ""
     oversubscribes: ClassVar[bool] = False
+    reserves: ClassVar[bool] = False  # True where refusing what would fit is meant
     patience_s: ClassVar[int] = 600  # virtual time after which a lease that still waits is taken to hang
 
     def make(self) -> Any:
@@ -100,6 +104,13 @@ class PolicyConformance:
             lower = used * shares[2] // 64
             answer = self.make().admit(0, size, kind, lower, limit, 0)
             assert answer == 0, f"{size} bytes are admitted at {used} in use and refused ({answer}) at {lower}"
+
+    def test_a_crowd_gets_what_fits(self) -> None:
+        """Eight processes that ask and free at random: what fits is admitted, so nobody is starved."""
+        found = memory.grade_made(self.make, "policy")
+        told = f"of {found.asks} asks {found.refused_though_fitting} were refused though they fitted"
+        assert self.reserves or not found.refused_though_fitting, f"{told}, {found.starvation} in a row to one process"
+        assert self.oversubscribes or not found.overshoot, f"a crowd got {found.overshoot} bytes above its limit"
 
     @_RULES
     @given(history=_histories, target=_targets, sms=_sms)
@@ -185,10 +196,10 @@ class _Life:
             self.now = min(end, self.now + SECOND // 6)
             self._observe(0, 0, fresh=True)
 
-    def _observe(self, busy: int, others: int, *, fresh: bool) -> int:
+    def _observe(self, busy: int, others: int, *, fresh: bool, exact: bool = False) -> int:
         window = SECOND // 6
         if fresh:
-            self.words[w.FLAGS] = w.USABLE | w.KNOWN
+            self.words[w.FLAGS] = w.USABLE | w.KNOWN | (w.EXACT if exact else 0)
             self.words[w.SAMPLE_SEQ] += 1
             self.words[w.SAMPLE_TIME], self.words[w.SAMPLE_WINDOW] = self.now, window
             self.words[w.SAMPLE_OWN], self.words[w.SAMPLE_ALL] = busy * 100, min(100, busy + others) * 100
@@ -214,5 +225,5 @@ class _Life:
             elif ask.what == "settle":
                 self.settle(min(ask.cost, self.out), ask.cost)
             elif ask.what == "observe":
-                answers.append(self._observe(ask.busy, ask.others, fresh=ask.fresh))
+                answers.append(self._observe(ask.busy, ask.others, fresh=ask.fresh, exact=ask.exact))
         return answers

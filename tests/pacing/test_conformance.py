@@ -62,6 +62,14 @@ class Fussy(MemoryPolicy):
         return 2 if limit and (used + size > limit or 0 < used < limit // 2) else 0
 
 
+class Favourite(MemoryPolicy):
+    """Keeps a quarter free of those who hold nothing yet."""
+
+    def admit(self, device: int, size: int, kind: int, used: int, limit: int, shared: int) -> int:
+        kept = limit // 4 if shared == used else 0
+        return 2 if limit and used + size + kept > limit else 0
+
+
 class Nothing(MemoryPolicy):
     def lease(self, device: int, cost: int, now: int, shared: memoryview) -> int:
         return 0
@@ -96,6 +104,7 @@ PLANTED = [
     (Above, "test_admit_answers_a_code", "above the limit"),
     (Flag, "test_admit_answers_a_code", "not an int"),
     (Fussy, "test_admit_is_monotone", "admitted at"),
+    (Favourite, "test_a_crowd_gets_what_fits", "in a row to one process"),
     (Nothing, "test_answers_are_in_range", "neither tokens nor a wait"),
     (Sleepy, "test_answers_are_in_range", "more than a minute"),
     (Private, "test_all_state_is_shared", "a second instance"),

@@ -102,6 +102,23 @@ def test_leaderboard(hooklab, tmp_path: Path) -> None:
     assert line["mae"]["mean"] <= 1
 
 
+def test_memory_policies_are_graded(hooklab, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "class Blind:\n def admit(self, *given): return 0\n"
+        "class Mean:\n"
+        " def admit(self, device, size, kind, used, limit, shared): return 2 * (used + size > limit // 2)\n"
+    )
+    done = hooklab("pacing", "--grade", "memory", "p.py:Blind", "p.py:Mean", "--json")
+    assert done.returncode == 1
+    blind, mean = json.loads(done.stdout)["grades"]
+    assert blind["overshoot"] > 1 << 30
+    assert mean["overshoot"] == 0
+    assert mean["refused_though_fitting"] > mean["starvation"] > 3
+    done = hooklab("pacing", "--grade", "memory")
+    assert done.returncode == 0
+    assert "overshoot 0 bytes, 0 refused though they fitted, longest starvation 0" in done.stdout
+
+
 def test_a_simulated_run_is_a_directory(hooklab, tmp_path: Path) -> None:
     done = hooklab("run", "--on", "sim", "@startup/four-workers", "--out", "runs")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -277,7 +277,8 @@ def test_a_policy_of_the_user(tmp_path: Path) -> None:
         grade.maker("hybird")
     bad = memory.grade(f"{file}:Silent")
     assert bad.overshoot > 0
-    assert memory.grade(f"{file}:Mine").refused_though_fitting > 0
+    refusing = memory.grade(f"{file}:Mine")
+    assert refusing.refused_though_fitting > refusing.starvation > 1
     good = memory.grade("")
     assert (good.overshoot, good.refused_though_fitting, good.starvation) == (0, 0, 0)
 
