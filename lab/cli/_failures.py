@@ -1,11 +1,13 @@
 """`hooklab run --fail-each-call`: each driver call of a scenario failed once, with each code that it may return.
 
 What the calls are is found by a first run without failures; what must hold whatever fails is in lab.checks.failures.
-Run directories of runs in which all held are removed.
+Run directories of runs in which all held are removed as soon as they are judged (unless --keep): a sweep may have
+thousands of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -64,16 +66,18 @@ def _sweep(scenario: Scenario, options: dict[str, Any], errors: list[str]) -> Sw
     assert first.report is not None
     assert first.report.directory is not None
     chosen, total = failures(_calls(first.report.directory), most=options["fail_most"], seed=scenario.seed)
-    _remove(first.report)
+    if not options["keep"]:
+        _remove(first.report)
     variants = [failing(base, failure) for failure in chosen]
     outcomes: list[Outcome] = []
-    for failure, variant, made in zip(chosen, variants, make(variants, options) if variants else (), strict=True):
-        if made.report is None:
-            errors.append(made.error)
-            continue
-        outcomes.append(Outcome(failure, made.report, _fired(variant, made.report)))
-        if made.report.status == "valid":
-            _remove(made.report)
+    with contextlib.closing(make(variants, options)) as runs:
+        for failure, variant, made in zip(chosen, variants, runs, strict=True):
+            if made.report is None:
+                errors.append(made.error)
+                continue
+            outcomes.append(Outcome(failure, made.report, _fired(variant, made.report)))
+            if made.report.status == "valid" and not options["keep"]:
+                _remove(made.report)
     return Sweep(scenario, first.report, tuple(outcomes), total)
 
 

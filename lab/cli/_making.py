@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from lab.scenario.model import Scenario
 
 
+_AHEAD = 4
+
+
 @dataclass(frozen=True)
 class Made:
     """A run that was made, or the one line why it could not be."""
@@ -28,8 +32,12 @@ class Made:
     error: str = ""
 
 
-def make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Iterator[Made]:
-    """Makes the runs, in order, with progress on a terminal; yields them in the order of the scenarios."""
+def make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Generator[Made]:
+    """Makes the runs with progress on a terminal, and yields them in the order of the scenarios.
+
+    At most `_AHEAD` runs a job are made before the caller has taken theirs, so that it may remove what it does not need
+    while others are made. Close it (`contextlib.closing`) where the caller may leave before its end.
+    """
     jobs = min(options["jobs"], len(scenarios))
     with _progress(len(scenarios), quiet=options["as_json"]) as step:
         if jobs <= 1:
@@ -43,20 +51,30 @@ def make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Iterator[Mad
         context = multiprocessing.get_context("spawn")
         stopped = context.Event()
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker, initargs=(stopped,)) as pool:
-            futures = {
-                pool.submit(_apart, scenario, options["out"], options["where"]): scenario for scenario in scenarios
-            }
+            under_way: deque[tuple[Scenario, Future[tuple[str, str]]]] = deque()
             try:
-                for future in as_completed(futures):
-                    step(futures[future].id, 1)
-                yield from (_collect(scenario, future.result()) for future, scenario in futures.items())
-            except KeyboardInterrupt:
+                for scenario in scenarios:
+                    under_way.append((scenario, pool.submit(_apart, scenario, options["out"], options["where"])))
+                    if len(under_way) >= _AHEAD * jobs:
+                        yield _next(under_way, step)
+                while under_way:
+                    yield _next(under_way, step)
+            except BaseException as error:
                 stopped.set()
                 for worker in multiprocessing.active_children():
                     if worker.pid is not None:
                         os.kill(worker.pid, signal.SIGINT)
                 pool.shutdown(wait=True, cancel_futures=True)
-                raise KeyboardInterrupt(options["out"]) from None
+                if isinstance(error, KeyboardInterrupt):
+                    raise KeyboardInterrupt(options["out"]) from None
+                raise
+
+
+def _next(under_way: deque[tuple[Scenario, Future[tuple[str, str]]]], step: Callable[[str, int], None]) -> Made:
+    scenario, future = under_way.popleft()
+    done = future.result()
+    step(scenario.id, 1)
+    return _collect(scenario, done)
 
 
 @contextmanager

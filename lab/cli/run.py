@@ -58,6 +58,7 @@ DEFAULT_OUT = "runs"
 @click.option(
     "--fail-most", type=click.IntRange(min=1), metavar="N", help="At most N of these runs, drawn by the seed."
 )
+@click.option("--keep", is_flag=True, help="Keep the directories of all of these runs, not only of those that broke.")
 @click.option("--allow-unknown", is_flag=True, help="Exit 0 when nothing is invalid but something is unknown.")
 def run(targets: tuple[str, ...], **options: Any) -> int:
     """Run scenarios, or replay a run directory.
@@ -92,6 +93,8 @@ def _agree(options: dict[str, Any]) -> None:
     """Options that mean nothing together."""
     if options["fail_most"] and not options["fail_each_call"]:
         raise click.UsageError("--fail-most limits --fail-each-call; give that, too")
+    if options["keep"] and not options["fail_each_call"]:
+        raise click.UsageError("--keep is of --fail-each-call, which removes what is valid; other runs are all kept")
     if options["fail_each_call"]:
         if options["where"] != "fake":
             raise click.UsageError(

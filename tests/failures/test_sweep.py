@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lab.cli import _failures, _making, main
 from lab.scenario.failures import Failure, failing, failures, lenient
 from lab.scenario.load import dump, loads
 from lab.spec import load_failures, load_hooks
@@ -106,6 +107,32 @@ def test_a_planted_fault_is_caught(
     assert all(Path(tmp_path, item["run"]["directory"]).is_dir() for item in one["broken"])
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_is_valid_is_removed_while_others_are_made(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """A sweep never holds more than a few run directories: what is judged and valid goes before the next ones come."""
+    held: list[int] = []
+    removed = _failures._remove
+
+    def counting(report: Any) -> None:
+        held.append(len(list((tmp_path / "runs").iterdir())))
+        removed(report)
+
+    monkeypatch.setattr(_failures, "_remove", counting)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", str(small), "--fail-each-call", "--fail-most", "24", "--jobs", str(jobs), "--json"]) == 0
+    assert len(held) >= 24
+    assert max(held) <= 2 * _making._AHEAD * jobs < 24
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_all_is_kept_when_asked(hooklab: Run, small: Path, tmp_path: Path) -> None:
+    done = hooklab("run", small, "--fail-each-call", "--fail-most", 3, "--keep", "--jobs", 2)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 4  # the run without a failure, too
+
+
 def test_a_sample_says_that_it_is_one(hooklab: Run, small: Path) -> None:
     done = hooklab("run", small, "--fail-each-call", "--fail-most", 3)
     assert done.returncode == 0
@@ -115,6 +142,7 @@ def test_a_sample_says_that_it_is_one(hooklab: Run, small: Path) -> None:
 def test_what_it_cannot_do_is_said_in_one_line(hooklab: Run, small: Path, tmp_path: Path) -> None:
     for arguments, said in (
         ((small, "--fail-most", 3), "--fail-each-call"),
+        ((small, "--keep"), "--fail-each-call"),
         ((small, "--fail-each-call", "--on", "sim"), "the fake driver; not with"),
         ((small, "--fail-each-call", "--write-baseline", "x"), "--write-baseline"),
         (("@startup/four-workers", "--fail-each-call"), "virtual time"),
