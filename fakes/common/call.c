@@ -172,6 +172,15 @@ void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm) {
 
 void hl_latency(uint32_t device, uint32_t which) { hl_latency_units(device, which, 1000000); }
 
+void hl_xid(uint32_t device, uint32_t code) {
+    if (!hl_node.devices || device >= hl_node.header->device_count) return;
+    struct hl_node_device *card = &hl_node.devices[device];
+    if (card->parent) card = &hl_node.devices[card->parent - 1]; /* an instance's errors are its card's */
+    uint64_t number = __atomic_fetch_add(&card->xid_count, 1, __ATOMIC_ACQ_REL);
+    uint64_t *place = &card->xid[number % (sizeof card->xid / sizeof card->xid[0])];
+    __atomic_store_n(place, (number + 1) << 32 | code, __ATOMIC_RELEASE);
+}
+
 static void record_phys(uint32_t device, uint32_t kind, uint64_t delta, const struct hl_accounts_after *after) {
     if (hl_node.header->history_level == 0) return;
     struct hl_event e = {.time_ns = after->time_ns,

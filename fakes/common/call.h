@@ -58,6 +58,10 @@ void hl_latency_units(uint32_t device, uint32_t which, uint64_t units_ppm); /* t
 void hl_sleep_until(uint64_t mono_ns);
 uint64_t hl_scaled(uint64_t modelled_ns); /* by the node's time scale */
 
+/* A critical error of a device, which NVML tells those who asked for events. */
+enum { HL_XID_MEMORY_FAULT = 31, HL_XID_OFF_THE_BUS = 79 };
+void hl_xid(uint32_t device, uint32_t code);
+
 /* Physical memory of a device, with the history's PHYS record. take: 0, or -1 when the device is full. */
 int hl_phys_take(uint32_t device, uint32_t kind, uint64_t bytes);
 void hl_phys_give(uint32_t device, uint32_t kind, uint64_t bytes);

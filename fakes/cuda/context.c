@@ -61,6 +61,13 @@ static void stack_set(struct ctx *ctx) {
 
 /* ---- birth and end --------------------------------------------------------------------------------------- */
 
+void ctx_fault(struct ctx *ctx) {
+    int before = 0;
+    if (__atomic_compare_exchange_n(&ctx->sticky, &before, CUDA_ERROR_ILLEGAL_ADDRESS, 0, __ATOMIC_RELEASE,
+                                    __ATOMIC_RELAXED))
+        hl_xid(ctx->device, HL_XID_MEMORY_FAULT);
+}
+
 CUresult ctx_trouble(const struct ctx *ctx) {
     if (!__atomic_load_n(&ctx->alive, __ATOMIC_ACQUIRE)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (ctx->sticky) return (CUresult)ctx->sticky;

@@ -147,6 +147,7 @@ static inline CUresult need_init(void) {
                                                                                         : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+void ctx_fault(struct ctx *ctx);             /* work of the card touched what is not the program's */
 CUresult ctx_trouble(const struct ctx *ctx); /* why it cannot be used: destroyed, a sticky error, its device lost */
 
 static inline CUresult need_ctx(struct ctx **out) {

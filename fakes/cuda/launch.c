@@ -53,8 +53,6 @@ static inline uint64_t waves_ns(const struct hl_node_device *d, const struct sha
 
 /* ---- kernels that are known ------------------------------------------------------------------------------- */
 
-static void fault(struct ctx *ctx) { __atomic_store_n(&ctx->sticky, CUDA_ERROR_ILLEGAL_ADDRESS, __ATOMIC_RELEASE); }
-
 /* Bytes a kernel reads or writes; an address that is not the program's is an error of the kernel, not of its launch. */
 static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) {
     char *out;
@@ -65,7 +63,7 @@ static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) 
                   !(ctx->peers & 1u << a->device); /* another device's memory, and it is no peer */
     fake_unlock();
     if (!foreign && memory_resolve(at, bytes, access, 0, &out) == CUDA_SUCCESS) return out;
-    fault(ctx);
+    ctx_fault(ctx);
     return NULL;
 }
 

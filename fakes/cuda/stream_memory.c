@@ -75,7 +75,7 @@ static int step(void *data) {
         char *at;
         if (!bytes) continue;
         if (memory_resolve(op->waitValue.address, bytes, wait ? 'r' : 'w', 0, &at)) {
-            __atomic_store_n(&w->ctx->sticky, CUDA_ERROR_ILLEGAL_ADDRESS, __ATOMIC_RELEASE);
+            ctx_fault(w->ctx);
             return 1;
         }
         if (wait && !holds(op, at)) return 0;

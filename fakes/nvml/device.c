@@ -146,7 +146,7 @@ POWER_LIMIT(nvmlDeviceGetEnforcedPowerLimit)
 
 static uint32_t index_of(const struct hl_node_device *device) { return (uint32_t)(device - hl_node.devices); }
 
-static unsigned power_mw(const struct hl_node_device *device) {
+unsigned hl_nvml_power_mw(const struct hl_node_device *device) {
     uint64_t range =
         device->power_limit_mw > device->idle_power_mw ? device->power_limit_mw - device->idle_power_mw : 0;
     return device->idle_power_mw + (unsigned)(range * hl_nvml_busy(index_of(device)) / 100);
@@ -156,7 +156,7 @@ static unsigned temperature_c(const struct hl_node_device *device) {
     return device->temperature_c + HOT_C * hl_nvml_busy(index_of(device)) / 100;
 }
 
-NVML_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(device))
+NVML_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, hl_nvml_power_mw(device))
 NVML_NUMBER(nvmlDeviceGetPerformanceState, nvmlPstates_t,
             device->brand == NVML_BRAND_GEFORCE && hl_nvml_busy(index_of(device)) == 0 ? NVML_PSTATE_8 : NVML_PSTATE_0)
 NVML_NUMBER(nvmlDeviceGetPowerState, nvmlPstates_t,
@@ -264,15 +264,6 @@ NVML_BODY(nvmlDeviceOnSameBoard, (nvmlDevice_t one, nvmlDevice_t two, int *same)
     NVML_DEVICE(second, two);
     if (!same) return NVML_ERROR_INVALID_ARGUMENT;
     *same = first == second;
-    return NVML_SUCCESS;
-}
-
-/* No field has a value here; each says so itself, as an old card's would. */
-NVML_BODY(nvmlDeviceGetFieldValues, (nvmlDevice_t handle, int count, nvmlFieldValue_t *values),
-          (handle, count, values)) {
-    NVML_DEVICE(device, handle);
-    if (!values || count <= 0) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < count; i++) values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
 

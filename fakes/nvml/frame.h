@@ -81,7 +81,10 @@ uint32_t hl_nvml_pid(const struct hl_node_process *process);
 
 /* Busy share of the device in the last whole sample, percent; of a card that is cut, by the multiprocessors of each. */
 unsigned hl_nvml_busy(uint32_t index);
-int hl_nvml_has_mig(const struct hl_node_device *device); /* the card can be partitioned */
+unsigned hl_nvml_power_mw(const struct hl_node_device *device);
+unsigned hl_nvml_least_power_mw(const struct hl_node_device *device);
+int hl_nvml_remaps_rows(const struct hl_node_device *device); /* instead of retiring pages */
+int hl_nvml_has_mig(const struct hl_node_device *device);     /* the card can be partitioned */
 /* The row is the card's, or one of its instances. */
 static inline int hl_nvml_part_of(uint32_t row, const struct hl_node_device *device) {
     return &hl_node.devices[row] == device || hl_node.devices[row].parent == device - hl_node.devices + 1;

@@ -6,7 +6,7 @@
 
 enum { CLOCK_STEP_MHZ = 15, ACCOUNTING_BUFFER = 4000, POWER_PARTS = 7, LOWEST_PARTS = 2 };
 
-static int remaps_rows(const struct hl_node_device *device) { return device->architecture >= NVML_DEVICE_ARCH_AMPERE; }
+int hl_nvml_remaps_rows(const struct hl_node_device *device) { return device->architecture >= NVML_DEVICE_ARCH_AMPERE; }
 
 /* ---- memory errors ------------------------------------------------------------------------------------------- */
 
@@ -39,7 +39,7 @@ NVML_NUMBER(nvmlDeviceGetDefaultEccMode, nvmlEnableState_t, device->ecc ? NVML_F
 /* Cards that remap rows retire no pages, and the other way round. */
 static nvmlReturn_t retired(const struct hl_node_device *device, unsigned cause, unsigned int *count) {
     if (!count || cause >= NVML_PAGE_RETIREMENT_CAUSE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
-    if (remaps_rows(device) || !device->ecc) return NVML_ERROR_NOT_SUPPORTED;
+    if (hl_nvml_remaps_rows(device) || !device->ecc) return NVML_ERROR_NOT_SUPPORTED;
     *count = 0;
     return NVML_SUCCESS;
 }
@@ -65,7 +65,7 @@ NVML_BODY(nvmlDeviceGetRetiredPagesPendingStatus, (nvmlDevice_t handle, nvmlEnab
           (handle, pending)) {
     NVML_DEVICE(device, handle);
     if (!pending) return NVML_ERROR_INVALID_ARGUMENT;
-    if (remaps_rows(device) || !device->ecc) return NVML_ERROR_NOT_SUPPORTED;
+    if (hl_nvml_remaps_rows(device) || !device->ecc) return NVML_ERROR_NOT_SUPPORTED;
     *pending = NVML_FEATURE_DISABLED;
     return NVML_SUCCESS;
 }
@@ -76,7 +76,7 @@ NVML_BODY(nvmlDeviceGetRemappedRows,
           (handle, correctable, uncorrectable, pending, failed)) {
     NVML_DEVICE(device, handle);
     if (!correctable || !uncorrectable || !pending || !failed) return NVML_ERROR_INVALID_ARGUMENT;
-    if (!remaps_rows(device) || !device->ecc) return NVML_ERROR_NOT_SUPPORTED;
+    if (!hl_nvml_remaps_rows(device) || !device->ecc) return NVML_ERROR_NOT_SUPPORTED;
     *correctable = *uncorrectable = *pending = *failed = 0;
     return NVML_SUCCESS;
 }
@@ -171,11 +171,15 @@ NVML_BODY(nvmlDeviceGetSupportedPerformanceStates, (nvmlDevice_t handle, nvmlPst
 }
 
 /* A card can be held down to about two sevenths of its limit: 200 of 700 W on the one that was looked at. */
+unsigned hl_nvml_least_power_mw(const struct hl_node_device *device) {
+    return device->power_limit_mw / POWER_PARTS * LOWEST_PARTS;
+}
+
 NVML_BODY(nvmlDeviceGetPowerManagementLimitConstraints, (nvmlDevice_t handle, unsigned int *least, unsigned int *most),
           (handle, least, most)) {
     NVML_DEVICE(device, handle);
     if (!least || !most) return NVML_ERROR_INVALID_ARGUMENT;
-    *least = device->power_limit_mw / POWER_PARTS * LOWEST_PARTS;
+    *least = hl_nvml_least_power_mw(device);
     *most = device->power_limit_mw;
     return NVML_SUCCESS;
 }

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from lab.codegen._text import HEADER
 from lab.spec import DEFAULT_DRIVER, Driver, Hook, HookTable, driver_names, load_driver
 
-NOT_SUPPORTED = {"cuda": 801, "nvml": 3}  # CUDA_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_SUPPORTED
+# CUDA_ERROR_NOT_SUPPORTED; NVML_ERROR_NOT_SUPPORTED, in a process that has not started the library UNINITIALIZED
+NOT_SUPPORTED = {"cuda": "801", "nvml": "hl_nvml_ready() ? 3 : 1"}
+ALWAYS = {"nvmlInternalGetExportTable": "3"}  # needs no start
 
 
 def emit(table: HookTable) -> dict[str, str]:
@@ -61,6 +63,8 @@ def version_script(names: Iterable[str]) -> str:
 def _stubs(library: str, hooks: list[Hook], table: HookTable, version: int) -> str:
     parts = [HEADER, '#include "hl_fake_stubs.h"\n#include <stddef.h>\n']
     parts.append('#define EXPORT __attribute__((visibility("default")))\n\n')
+    if library == "nvml":
+        parts.append("int hl_nvml_ready(void); /* fakes/nvml */\n")
     for hook in hooks:
         if hook.kind == "data":
             parts.append(f"extern EXPORT unsigned char {hook.name}[{hook.bytes}];\n")
@@ -70,7 +74,8 @@ def _stubs(library: str, hooks: list[Hook], table: HookTable, version: int) -> s
         else:
             parts.append(
                 f"EXPORT int {hook.name}(void);\nEXPORT int {hook.name}(void) {{\n"
-                f"    hl_fake_unsupported(HL_{hook.name});\n    return {NOT_SUPPORTED[library]};\n}}\n"
+                f"    hl_fake_unsupported(HL_{hook.name});\n"
+                f"    return {ALWAYS.get(hook.name, NOT_SUPPORTED[library])};\n}}\n"
             )
     first = 0 if library == "cuda" else table.cuda_count
     count = table.cuda_count if library == "cuda" else len(table) - table.cuda_count

@@ -24,7 +24,7 @@ FAMILIES = (  # the files of cases, beside this one
     "device_cases", "context_cases", "alloc_cases", "pool_cases", "copy_cases", "stream_cases", "module_cases",
     "launch_cases", "resolver_cases", "memory_cases", "graph_cases", "batch_cases", "stream_memory_cases",
     "texture_cases", "green_cases", "sharing_cases", "tensor_cases", "copy_forms_cases", "stream_forms_cases",
-    "graph_forms_cases", "older_cases",
+    "graph_forms_cases", "older_cases", "nvml_cases",
 )  # fmt: skip
 HELPERS: dict[str, Callable[[], object]] = {}  # what a case runs in a process of its own
 ASSUMED: set[str] = set()  # cases that no real driver was asked yet: what documentation says

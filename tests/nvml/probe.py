@@ -196,6 +196,31 @@ def processes() -> Any:
     return seen
 
 
+def errors() -> Any:
+    """Two event sets, one of them made later; errors of the card come meanwhile."""
+    call("nvmlInit_v2")
+    device, sets, data = handle(), [PTR(), PTR()], filled(32)
+
+    def register(events: ctypes.c_void_p) -> None:
+        assert call("nvmlEventSetCreate", ctypes.byref(events)) == 0
+        assert call("nvmlDeviceRegisterEvents", device, U64(8), events) == 0
+
+    def heard(events: ctypes.c_void_p) -> list[int]:
+        codes = []
+        while call("nvmlEventSetWait_v2", events, ctypes.byref(data), U32(1)) == 0:
+            codes.append(word(data, 16))
+        return codes
+
+    register(sets[0])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    register(sets[1])
+    seen = [heard(events) for events in sets]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return [*seen, *(heard(events) for events in sets)]
+
+
 def details() -> Any:
     """Rows of the detail list."""
     call("nvmlInit_v2")
@@ -210,7 +235,8 @@ def loads() -> Any:
     call("nvmlInit_v2")
     rows, head = filled(40 * 100), (U64 * 3)(24 | 1 << 24 | 100 << 32, 0, 0)
     head[2] = ctypes.addressof(rows)
-    assert call("nvmlDeviceGetProcessesUtilizationInfo", handle(), ctypes.byref(head)) == 0
+    if call("nvmlDeviceGetProcessesUtilizationInfo", handle(), ctypes.byref(head)):
+        return []
     return [(word(rows, 40 * i + 8, U32), word(rows, 40 * i + 12, U32)) for i in range(head[0] >> 32)]
 
 

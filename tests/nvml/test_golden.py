@@ -229,6 +229,36 @@ def test_a_lost_device(node: NodeServer, guest_environment: Callable[..., dict[s
     assert seen["name"] == LOST
 
 
+def test_errors_of_a_card_are_heard_in_order(
+    node: NodeServer, guest_environment: Callable[..., dict[str, str]]
+) -> None:
+    """By each set from its registration on; of more than eight that nobody waited for, the last eight."""
+    import json
+
+    def happen(*codes: int) -> None:
+        device = node.file.devices[0]
+        for code in codes:
+            number = int(device["xid_count"])
+            device["xid"][number % 8] = (number + 1) << 32 | code
+            device["xid_count"] = number + 1
+
+    happen(45)
+    command = [sys.executable, "-S", str(Path(__file__).with_name("probe.py")), "errors"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=guest_environment(**node.environment), stdin=pipe, stdout=pipe, text=True, bufsize=1
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        happen(31, 13)
+        process.stdin.write("go\n")
+        assert process.stdout.readline() == "ready\n"
+        happen(*range(100, 112))
+        seen = json.loads(process.communicate("go\n", timeout=60)[0])
+    assert seen == [[31, 13], [], list(range(104, 112)), list(range(104, 112))]
+
+
 @pytest.mark.report("B125")
 @pytest.mark.parametrize(
     ("code", "words"),
