@@ -148,11 +148,13 @@ static void shared_work(uint32_t device, struct hl_node_device *d, uint32_t whic
     enum { TURNS = 16 };
     int init = which == HL_LATENCY_INIT;
     uint64_t more = d->latency_ns[init ? HL_LATENCY_INIT_CROWD : HL_LATENCY_CONTEXT_CROWD];
+    uint64_t clients = init ? 0 : d->latency_ns[HL_LATENCY_CONTEXT_CLIENT];
     uint64_t alone = d->latency_ns[init ? HL_LATENCY_INIT_PARALLEL : HL_LATENCY_CONTEXT_PARALLEL];
     uint64_t at = hl_now_ns() + hl_scaled(alone);
     hl_sleep_until(at);
     for (int turn = 0; turn < TURNS; turn++) {
         uint64_t all = ns + (more ? hl_scaled(more * crowd(device, which)) : 0);
+        if (clients) all += hl_scaled(clients * crowd(device, HL_LATENCY_INIT));
         at = take_turn(d, at, all / TURNS);
     }
 }

@@ -59,6 +59,7 @@ def _conditions() -> dict[str, Condition]:
         Condition(name="broker", environment={"LIBVGPU_HOSTPID_BROKER": "1"}, broker="right"),
         Condition(name="broker_faulty", environment={"LIBVGPU_HOSTPID_BROKER": "1"}, broker="faulty"),
         Condition(name="broker_missing", environment={"LIBVGPU_HOSTPID_BROKER": "1"}),
+        Condition(name="probe", interposer="none", worker="phase_probe"),
         Condition(name="unified_exclusive", interposer="none", worker="unified_exclusive"),
         Condition(name="unified_flock", interposer="none", worker="unified_flock"),
         Condition(name="procfs", environment={"LIBVGPU_HOST_PROCFS": "/proc"}),

@@ -2,7 +2,8 @@
 
 Every constant carries its evidence (``measured``, ``public`` or ``assumed``) and its source, so that a report can say
 how far a number may be trusted. The loader refuses a missing or unknown key: a profile has every constant or none. A
-profile with ``base`` is the card of that name, cut into MIG instances as its ``cut`` says.
+profile with ``base`` is the card of that name, but for the constants that it gives itself, and cut into MIG instances
+as its ``cut`` says.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LATENCIES = (  # in the order of HL_LATENCY_*
     "init_crowd",
     "context_parallel",
     "context_crowd",
+    "context_client",
 )
 
 _KEYS: dict[str, dict[str, type]] = {
@@ -206,7 +208,7 @@ def parse_profile(text: str, *, source: str) -> Profile:
         raise ProfileError(f"{source}: not TOML: {error}") from None
     constants: dict[str, Constant] = {}
     if "base" in data:
-        return _cut(data, source)
+        return _based(data, source)
     unknown = set(data) - set(_KEYS) - {"profile", "doc", "gpu_instance"}
     if unknown:
         raise ProfileError(f"{source}: unknown key {sorted(unknown)[0]!r}")
@@ -233,17 +235,28 @@ def parse_profile(text: str, *, source: str) -> Profile:
     return profile
 
 
-def _cut(data: Mapping[str, Any], source: str) -> Profile:
-    for key in sorted({"profile", "doc", "base", "cut"} ^ set(data)):
-        raise ProfileError(f"{source}: {'unknown' if key in data else 'missing'} key {key!r} of a profile with a base")
+def _based(data: Mapping[str, Any], source: str) -> Profile:
+    for key in sorted(set(data) - set(_KEYS) - {"profile", "doc", "base", "cut"}):
+        raise ProfileError(f"{source}: unknown key {key!r} of a profile with a base")
+    if not set(data) & (set(_KEYS) | {"cut"}):
+        raise ProfileError(f"{source}: a profile with a base says what is different: a cut, or constants")
     base = load_profile(str(data["base"]))
-    try:
-        cuts = parse_cuts(base.kinds, data["cut"])
-    except MigError as error:
-        raise ProfileError(f"{source}: {error}") from None
-    if not base.kinds:
-        raise ProfileError(f"{source}: {base.profile} cannot be cut: it has no gpu_instance rows")
-    return replace(base, profile=str(data["profile"]), doc=str(data["doc"]), cuts=cuts)
+    constants, cuts = dict(base.constants), base.cuts
+    for section in set(data) & set(_KEYS):
+        for key, entry in data[section].items():
+            if key not in _KEYS[section]:
+                raise ProfileError(f"{source}: unknown key {section}.{key}")
+            constants[f"{section}.{key}"] = _constant(entry, _KEYS[section][key], f"{source}: {section}.{key}")
+    if "cut" in data:
+        try:
+            cuts = parse_cuts(base.kinds, data["cut"])
+        except MigError as error:
+            raise ProfileError(f"{source}: {error}") from None
+        if not base.kinds:
+            raise ProfileError(f"{source}: {base.profile} cannot be cut: it has no gpu_instance rows")
+    return replace(
+        base, profile=str(data.get("profile", "")), doc=str(data.get("doc", "")), cuts=cuts, constants=constants
+    )
 
 
 def _constant(entry: Any, kind: type, where: str) -> Constant:

@@ -26,6 +26,7 @@ NAMES = (
     "a100-40g",
     "a100-40g-mig",
     "a100-80g",
+    "a100-80g-article",
     "gb10",
     "h100-80g",
     "h200-141g",
@@ -89,6 +90,31 @@ def test_a_broken_profile_is_named(old: str, new: str, message: str) -> None:
         parse_profile(text.replace(old, new, 1), source="p.toml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_profile_with_a_base_is_it_but_for_what_it_says() -> None:
+    base, profile = load_profile("a100-80g"), load_profile("a100-80g-article")
+    differing = {key for key, value in profile.constants.items() if value != base.constants[key]}
+    assert differing == {
+        f"latency_ns.{name}"
+        for name in ("init", "init_crowd", "context_create", "context_destroy", "context_client", "nvml_query")
+    }
+    assert (profile.kinds, profile.cuts) == (base.kinds, base.cuts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("init = ", "start = ", "p.toml: unknown key latency_ns.start"),
+        ("[latency_ns]", "[speed]", "p.toml: unknown key 'speed' of a profile with a base"),
+        ('base = "a100-80g"', 'base = "a100"', "no GPU profile 'a100'; known: "),
+        ('evidence = "public"', 'evidence = "hearsay"', "evidence 'hearsay' is none of"),
+    ],
+)
+def test_a_broken_profile_with_a_base_is_named(old: str, new: str, message: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(source("a100-80g-article").replace(old, new, 1), source="p.toml")
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["a100", "../drivers", ""])
@@ -171,7 +197,7 @@ def test_a_profile_with_a_base_is_checked() -> None:
     text = 'profile = "x"\ndoc = ""\nbase = "t4-16g"\ncut = []\n'
     with pytest.raises(ProfileError, match="x: t4-16g cannot be cut"):
         parse_profile(text, source="x")
-    with pytest.raises(ProfileError, match="x: missing key 'cut' of a profile with a base"):
+    with pytest.raises(ProfileError, match="x: a profile with a base says what is different"):
         parse_profile('profile = "x"\ndoc = ""\nbase = "a100-40g"\n', source="x")
     with pytest.raises(ProfileError, match=r"x: gpu_instance 1g\.5gb: missing key copy_engines"):
         parse_profile(source("a100-40g").replace("copy_engines = 1\n", "", 1), source="x")
