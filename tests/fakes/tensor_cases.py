@@ -290,4 +290,22 @@ def notices() -> None:
     say("end of budget", call("cuDeviceUnregisterAsyncNotification", 0, handle))
 
 
-ASSUMED |= {"tensor_maps", "tensor_maps_of_images", "clusters", "coredumps", "notices"}
+@case
+def texture_of_a_launch() -> None:
+    """
+    set | 0
+    set to a unit | 1
+    no reference | 1
+    no function | 400
+    """
+    function, _ = vadd_of(current())
+    reference = pointer()
+    call("cuTexRefCreate", at(reference))
+    ask = "cuParamSetTexRef"
+    say("set", call(ask, function, -1, reference))
+    say("set to a unit", call(ask, function, 0, reference))
+    say("no reference", call(ask, function, -1, None))
+    say("no function", call(ask, None, -1, reference))
+
+
+ASSUMED |= {"texture_of_a_launch", "tensor_maps", "tensor_maps_of_images", "clusters", "coredumps", "notices"}
