@@ -133,6 +133,7 @@ NVML_BODY(nvmlDeviceGetSupportedGraphicsClocks,
           (nvmlDevice_t handle, unsigned int memory_mhz, unsigned int *count, unsigned int *mhz),
           (handle, memory_mhz, count, mhz)) {
     NVML_DEVICE(device, handle);
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     if (memory_mhz != device->memory_clock_khz / 1000) return NVML_ERROR_NOT_FOUND;
     return clocks(device->clock_khz / 1000, device->idle_clock_khz / 1000, CLOCK_STEP_MHZ, count, mhz);
 }

@@ -8,6 +8,8 @@
 
 #include "ledger.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <time.h>
 
 enum { BETWEEN_S = 1, RECENT = 2 };
@@ -43,11 +45,12 @@ static int bound(const struct hl_hami *hami) {
 
 int hl_hami_processes(const struct hl_hami *hami, int device, struct hl_ledger_process *out, int room) {
     int found = 0;
+    int saved = errno;
     uint64_t here = hl_pid_namespace(); /* the region is for one namespace */
     for (int i = 0; i < bound(hami) && found < room; i++) {
         const struct hl_hami_slot *slot = &hami->map->procs[i];
         int32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE);
-        if (!pid) continue;
+        if (!pid || (kill(pid, 0) && errno == ESRCH)) continue; /* a dead one's slot stays until somebody clears it */
         int32_t host = __atomic_load_n(&slot->host_pid, __ATOMIC_ACQUIRE);
         out[found++] =
             (struct hl_ledger_process){.pid = (uint32_t)pid,
@@ -57,6 +60,7 @@ int hl_hami_processes(const struct hl_hami *hami, int device, struct hl_ledger_p
                                                    ? __atomic_load_n(&slot->used[device].total, __ATOMIC_RELAXED)
                                                    : 0};
     }
+    errno = saved;
     return found;
 }
 

@@ -203,6 +203,17 @@ def test_monitors_see_the_cards_that_cuda_sees(
         assert ("A100-SXM4" in done.stdout) is (interposer == "none" and not translates)
 
 
+def test_monitors_list_who_holds_memory(play: Callable[..., Any], interposer: str) -> None:
+    """The same rows with the interposer and without it: who asks is in the container of whom it asks about."""
+    report, _ = play("listed_program.py")
+    held = CONTEXT + (256 << 20)
+    assert report["nvidia-ml-py"] == [[report["pid"], held]]
+    assert report["named"] == [True]
+    assert report["gpustat"] == [[report["pid"], held >> 20]]
+    (line,) = report["nvitop"]
+    assert f" {held >> 20}.0MiB " in line
+
+
 def test_bridge(play: Callable[..., Any], interposer: str) -> None:
     """The bridge's GPU backend: right bytes and sums, refusals by the driver, a grid too small."""
     report, said = play("bridge_program.py")

@@ -351,6 +351,26 @@ def nvml_every_name_after_shutdown() -> None:
 
 
 @assumed
+def nvml_nothing_given() -> None:
+    """
+    other answers than a refusal | nvmlShutdown:0
+    """
+    begun()
+    found = []
+    for name in sorted(set(exported()) - NOT_AN_ANSWER):
+        if not name.startswith("nvml"):
+            continue
+        child = os.fork()
+        if not child:
+            ask("nvmlInit_v2")
+            os._exit(ask(name, *([None] * 8)) & 127)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status not in (2, 3):  # invalid argument, not supported
+            found.append(f"{name}:{status}")
+    say("other answers than a refusal", *found)
+
+
+@assumed
 def nvml_versions_of_structures() -> None:
     """
     temperature | 25 untouched

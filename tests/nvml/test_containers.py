@@ -86,16 +86,20 @@ def hold(holder: Any, mib: int) -> int:
 
 
 @pytest.mark.report("B69", plants="a neighbour's process on the card")
-def test_one_namespace(make_node: Callable[..., NodeServer], start: Start, ask: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("layout", ["hooklab-1", "hami-1.2"])
+def test_one_namespace(
+    make_node: Callable[..., NodeServer], start: Start, ask: Callable[..., Any], layout: str
+) -> None:
     """All PIDs are the machine's: those of a region are its container's. Every list keeps the count protocol."""
+    kept = {"HOOKLAB_REGION_LAYOUT": layout}
     node = make_node(gpus=["h200-141g"])
-    first, second, other = start(node, "mine"), start(node, "mine"), start(node, "theirs")
+    first, second, other = (start(node, name, **kept) for name in ("mine", "mine", "theirs"))
     sizes = [hold(holder, mib) for holder, mib in ((first, 64), (second, 128), (other, 256))]
     mine = [[first.process.pid, sizes[0]], [second.process.pid, sizes[1]]]
     theirs = [[other.process.pid, sizes[2]]]
     assert first.ask("listed") == second.ask("listed") == [0, mine]
     assert other.ask("listed") == [0, theirs]
-    seen = ask(node, "mine", "processes")
+    seen = ask(node, "mine", "processes", **kept)
     for form, stride in (("", 16), ("_v2", 24), ("_v3", 24)):
         rows = seen[f"nvmlDeviceGetComputeRunningProcesses{form}"]
         assert [row[2:5] for row in rows[:3]] == [[SMALL, 2, 0]] * 3
@@ -105,10 +109,10 @@ def test_one_namespace(make_node: Callable[..., NodeServer], start: Start, ask: 
         assert [row[2:5] for row in seen[f"nvmlDeviceGet{form}RunningProcesses_v3"][:5]] == [[0, 0, 0]] * 5
     assert seen["null count"] == 2
     assert seen["detail"] == [SMALL, 2]
-    assert [row[:2] for row in ask(node, "mine", "details")] == mine
-    whole = ask(node, "mine", "processes", HOOKLAB_NVML_PROCESSES="all")
+    assert [row[:2] for row in ask(node, "mine", "details", **kept)] == mine
+    whole = ask(node, "mine", "processes", **kept, HOOKLAB_NVML_PROCESSES="all")
     assert whole["nvmlDeviceGetComputeRunningProcesses_v3"][4][5] == mine + theirs
-    assert ask(node, "nobodys", "processes")["nvmlDeviceGetComputeRunningProcesses_v3"][4][2:5] == [0, 0, 0]
+    assert ask(node, "nobodys", "processes", **kept)["nvmlDeviceGetComputeRunningProcesses_v3"][4][2:5] == [0, 0, 0]
     second.close()
     assert first.ask("listed") == [0, mine[:1]], "the dead have no row"
 
