@@ -64,11 +64,13 @@ def _groups(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 @click.option("--gpu", default="a100-80g", show_default=True, metavar="PROFILE", help="fake: GPU of the node.")
 @click.option(
     "--sms",
-    default="16,54,108,132,188",
-    show_default=True,
+    default="",
     callback=_numbers(1, 1024),
     metavar="N,N",
-    help="sim: GPUs.",
+    help="sim, fake: GPUs with so many SMs.  [default: sim: 16,54,108,132,188; fake: as the profile has]",
+)
+@click.option(
+    "--switch", metavar="DURATION", help="sim, fake: time of a switch between processes, instead of the measured one."
 )
 @click.option(
     "--seconds", default=10, show_default=True, type=click.IntRange(5, 600), help="Graded, after 3 s to settle."
@@ -85,7 +87,6 @@ def _groups(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     show_default=True,
     help="sim: who had what, by the board of the node, or NVML's samples: each its own, or one process all of it.",
 )
-@click.option("--switch", metavar="DURATION", help="sim: between time slices; as measured on an H200 if not given.")
 @click.option(
     "--sharing",
     type=click.Choice(["slices", "concurrent"]),
@@ -132,17 +133,21 @@ def _help() -> int:
     return 0
 
 
-def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
+def _duration(options: dict[str, Any], name: str) -> int:
     from lab.scenario.units import parse_duration
+
+    try:
+        return parse_duration(options[name])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=f"--{name}") from None
+
+
+def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
     from lab.sim import grade
 
     if options["interposer"] != "builtin":
         raise click.UsageError(f"--on sim: there is no model of {options['interposer']}; use --on fake")
-    try:
-        period = parse_duration(options["period"])
-        switch = parse_duration(options["switch"]) if options["switch"] else None
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--period, --switch") from None
+    period = _duration(options, "period")
     cases = [
         grade.alone(pattern, target, seconds=options["seconds"])
         for pattern in options["patterns"]
@@ -156,12 +161,12 @@ def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]
     matrix = grade.Matrix(
         controllers=tuple(names),
         cases=tuple(cases),
-        sms=tuple(options["sms"]),
+        sms=tuple(options["sms"]) or (16, 54, 108, 132, 188),
+        switch_ns=None if options["switch"] is None else _duration(options, "switch"),
         period_ns=period,
         seeds=tuple(range(options["seed"], options["seed"] + options["seeds"])),
         attribution=options["attribution"],
         sharing=options["sharing"],
-        switch_ns=switch,
     )
     runs = list(grade.play_all(matrix, jobs=options["jobs"]))
     if options["csv"]:
@@ -187,6 +192,8 @@ def _play(names: list[str], where: str, options: dict[str, Any]) -> list[dict[st
         patterns=options["patterns"],
         neighbours=["", *("/".join(map(str, group)) for group in options["neighbours"])],
         gpu=options["gpu"],
+        sms=options["sms"],
+        switch_ns=None if options["switch"] is None else _duration(options, "switch"),
         window_s=float(options["seconds"]),
         seed=options["seed"],
         on=where,

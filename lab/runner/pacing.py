@@ -7,6 +7,7 @@ in the time that it takes alone), never the controller's own events.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from lab import native
 from lab.policy.pacing.duty import CORRECTION, ONE
 from lab.runner.guest import interposer_path
+from lab.spec import Profile, load_profile
 
 PATTERNS = (
     "async",
@@ -104,6 +106,8 @@ def run_pacing(
     patterns: Sequence[str] = ("async",),
     neighbours: Sequence[str] = ("",),
     gpu: str = "h200-141g",
+    sms: Sequence[int] = (),
+    switch_ns: int | None = None,
     window_s: float = 10.0,
     seed: int = 1,
     on: str = "fake",
@@ -112,24 +116,32 @@ def run_pacing(
 ) -> list[dict[str, Any]]:
     """One row for each policy, pattern and target (alone), or for each policy, pattern and list such as "30/70".
 
-    `window_s`: how long each is graded, seconds, in windows of one second. With a foreign `interposer` the policies'
-    names are only labels. PacingError when a process fails.
+    `sms`, `switch_ns`: on the fake, instead of the profile's number of SMs (a row each) and time of a switch between
+    processes. `window_s`: how long each is graded, seconds, in windows of one second. With a foreign `interposer` the
+    policies' names are only labels. PacingError when a process fails.
     """
     unknown = [name for name in patterns if name not in PATTERNS]
     if unknown:
         raise PacingError(f"pattern {unknown[0]}: known are {', '.join(PATTERNS)}")
     groups = [[target] for target in targets] if "" in neighbours else []
     groups += [_targets(text) for text in neighbours if text]
+    if on == "real" and (sms or switch_ns is not None):
+        raise PacingError("SMs and switches of a real GPU cannot be chosen")
     ps = _calibrate() if on == "real" else 0
     rows = []
-    for policy in policies:
-        for pattern in patterns:
-            for group in groups:
-                if progress:
-                    progress(f"{policy}, {pattern}, {'/'.join(map(str, group))} %")
-                tenants, sms = _play(policy, pattern, group, gpu, window_s, seed, on, interposer, ps)
-                rows.append(_row(policy, pattern, tenants, sms, seed, on))
+    for policy, pattern, group, card in itertools.product(policies, patterns, groups, _cards(gpu, sms, switch_ns)):
+        count = 0 if on == "real" else card.number("compute.sm_count")
+        if progress:
+            progress(f"{policy}, {pattern}, {'/'.join(map(str, group))} %{f', {count} SMs' if sms else ''}")
+        tenants = _play(policy, pattern, group, card, window_s, seed, on, interposer, ps)
+        rows.append(_row(policy, pattern, tenants, count, seed, on))
     return rows
+
+
+def _cards(gpu: str, sms: Sequence[int], switch_ns: int | None) -> list[Profile]:
+    switch = {} if switch_ns is None else {"sharing.switch_ns": switch_ns, "sharing.idle_switch_ns": switch_ns}
+    numbers = [{**switch, "compute.sm_count": count} for count in sms] or [switch]
+    return [load_profile(gpu).changed(one, source="chosen for this run") for one in numbers]
 
 
 def _targets(text: str) -> list[int]:
@@ -187,33 +199,31 @@ def _play(
     policy: str,
     pattern: str,
     targets: Sequence[int],
-    gpu: str,
+    card: Profile,
     window_s: float,
     seed: int,
     on: str,
     interposer: str,
     ps: int,
-) -> tuple[list[Graded], int]:
+) -> list[Graded]:
     from lab.node.server import NodeServer
-    from lab.spec import load_profile
 
     skipped = SKIPPED_S if window_s >= 5 else 1
     seconds = window_s + skipped + 0.5
     with tempfile.TemporaryDirectory(prefix="hooklab-pacing-") as folder:
         if on == "real":
             ended = _run(policy, pattern, targets, seconds, seed, interposer, ps, _clean(), Path(folder))
-            return [_grade_real(t, report, skipped, window_s) for t, report in zip(targets, ended, strict=True)], 0
-        with NodeServer(gpus=[gpu], history_level=0) as node:
+            return [_grade_real(t, report, skipped, window_s) for t, report in zip(targets, ended, strict=True)]
+        with NodeServer(gpus=[card], history_level=0) as node:
             base = _clean() | node.environment | {"LD_LIBRARY_PATH": str(native.path("fake/libcuda.so.1").parent)}
             ended = _run(policy, pattern, targets, seconds, seed, interposer, ps, base, Path(folder))
             ring = node.file.intervals[0].copy()
             begun = max(int(report["began_ns"]) for report in ended) + skipped * 1_000_000_000
             slots = _slots(node.file, [int(report["pid"]) for report in ended])
-            graded = [
+            return [
                 _grade(target, report, ring[ring["slot"] == slot], begun, window_s)
                 for target, report, slot in zip(targets, ended, slots, strict=True)
             ]
-            return graded, load_profile(gpu).number("compute.sm_count")
 
 
 def _slots(file: Any, pids: Sequence[int]) -> list[int]:

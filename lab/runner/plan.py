@@ -5,7 +5,6 @@ Pure but for looking at files: nothing here starts a process.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
@@ -25,7 +24,7 @@ from lab.scenario import vocabulary
 from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Fault, Instance, Process, Scenario, Step
 from lab.spec import Dialect, Profile, load_profile
-from lab.spec.profile import Constant, device_uuid, uuid_text
+from lab.spec.profile import device_uuid, uuid_text
 
 HISTORY_LEVELS = {"none": 0, "events": 1, "calls": 2}
 _DROPPED = ("HOOKLAB_", "CUDA_DEVICE_", "LIBCUDA_LOG_LEVEL", "CUDA_REDIRECT", "LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR")
@@ -40,13 +39,11 @@ def profiles(scenario: Scenario) -> tuple[Profile, ...]:
 def _resized(profile: Profile, total: int | None) -> Profile:
     if total is None:
         return profile
-    reserved = profile.nvml_reserved_bytes
-    source = "the scenario's node.memory"
-    changed = {
-        "memory.cuda_total_bytes": Constant(value=total, evidence="assumed", source=source),
-        "memory.nvml_total_bytes": Constant(value=total + reserved, evidence="assumed", source=source),
+    numbers = {
+        "memory.cuda_total_bytes": total,
+        "memory.nvml_total_bytes": total + profile.nvml_reserved_bytes,
     }
-    return dataclasses.replace(profile, constants={**profile.constants, **changed})
+    return profile.changed(numbers, source="the scenario's node.memory")
 
 
 def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:

@@ -8,6 +8,7 @@ as its ``cut`` says.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -127,6 +128,14 @@ class Profile:
     def text(self, key: str) -> str:
         """The text constant ``section.key``."""
         return str(self.constants[key].value)
+
+    def changed(self, numbers: Mapping[str, int], *, source: str) -> Profile:
+        """This card with other integer constants, ``section.key``; ``source`` says on whose word."""
+        new = {key: Constant(value=value, evidence="assumed", source=source) for key, value in numbers.items()}
+        unknown = sorted(set(new) - set(self.constants))
+        if unknown:
+            raise ProfileError(f"profile {self.profile}: no constant {unknown[0]}")
+        return dataclasses.replace(self, constants={**self.constants, **new})
 
     @property
     def name(self) -> str:

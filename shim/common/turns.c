@@ -311,20 +311,22 @@ static uint64_t foresee(const struct scene *real, uint32_t slot, uint64_t own, u
 
 /* ---- concurrent sharing -------------------------------------------------------------------------------------- */
 
-/* sm_free is kept in order, the SM that is free first coming first. A process's `done` is the end of its latest kernel. */
+/* sm_free is kept in order, the SM that is free first coming first. A process's `done` is the end of its latest kernel.
+ * Nothing that could start overtakes, but what waits for its own stream keeps nobody else waiting. */
 static uint64_t submit_beside(struct scene *c, uint32_t slot, const struct hl_work *work, uint64_t now) {
     uint32_t count = c->device->sm_count < HL_TURN_SMS ? c->device->sm_count : HL_TURN_SMS;
     uint32_t sms = work->sms < 1 ? 1 : work->sms < count ? work->sms : count;
     uint64_t *free = c->real->sm_free, start = free[sms - 1];
     if (start < now) start = now;
-    if (start < work->after) start = work->after;
     if (start < c->real->latest_start) start = c->real->latest_start;
+    if (work->after > start) start = work->after;
+    else c->real->latest_start = start;
     uint64_t end = start + work->ns < start ? never >> 1 : start + work->ns;
-    uint32_t place = sms;
-    while (place < count && free[place] < end) place++;
-    memmove(free, free + sms, (place - sms) * sizeof *free);
+    uint32_t above = sms, place; /* takes those that are free last of all that are free by then */
+    while (above < count && free[above] <= start) above++;
+    for (place = above; place < count && free[place] < end; place++) {}
+    memmove(free + above - sms, free + above, (place - above) * sizeof *free);
     for (uint32_t i = place - sms; i < place; i++) free[i] = end;
-    c->real->latest_start = start;
     struct hl_node_share *s = &c->shares[slot];
     uint64_t from = start > s->done ? start : s->done;
     if (from < end) {
