@@ -308,6 +308,7 @@ class _Run:
                 latencies=None if latency == "none" else latency,
                 time_scale=scenario.node.time_scale,
                 nvml_pids=scenario.node.nvml_pids,
+                sharing=scenario.node.sharing,
                 seed=scenario.seed,
                 process_capacity=max(1024, 2 * len(self.instances)),
                 fault_capacity=max(64, len(plan.node_faults(scenario))),

@@ -40,6 +40,7 @@ def build(form: schema.ScenarioForm, raw: dict[Any, Any], values: dict[str, str]
             latency=node.latency,
             time_scale=float(node.time_scale),
             nvml_pids=node.nvml_pids,
+            sharing=node.sharing,
             execute=node.execute,
             bridge_files=node.bridge.files,
             bridge_timeout_ns=node.bridge.timeout,

@@ -131,6 +131,7 @@ class Node:
     latency: str | Mapping[str, int] = "none"  # "none" | "profile" | {HL_LATENCY_* in lower case, without prefix: ns}
     time_scale: float = 1.0
     nvml_pids: str | None = None  # "host" | "visible"
+    sharing: str = "slices"  # "slices" | "concurrent"
     execute: str = "fake"  # who runs vadd and mail: "fake" | "bridge"
     bridge_files: str | None = None  # folder that a daemon elsewhere serves; None = one of our own on the CPU
     bridge_timeout_ns: int = 10_000_000_000

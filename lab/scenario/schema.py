@@ -540,6 +540,10 @@ class NodeForm(Form):
         description="whom NVML lists in a private PID namespace: all by host PIDs, or those there by their PIDs there; "
         "default: as the first device's profile says",
     )
+    sharing: Literal["slices", "concurrent"] = Field(
+        default="slices",
+        description="processes take turns on a GPU by the slices of its profile, or run side by side as under MPS",
+    )
     execute: Literal["fake", "bridge"] = Field(
         default="fake", description="who runs `vadd` and `mail`: the fake driver itself, or a daemon of the CUDA bridge"
     )

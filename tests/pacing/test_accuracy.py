@@ -15,15 +15,23 @@ def test_hybrid_holds_its_target(target: int) -> None:
     assert row["evidence"] == "fake-driver"
     assert row["sm_count"] == 132
     # A machine that is busy otherwise wakes the launches late, and credit is capped: less is possible, more is not.
-    assert target / 2 <= tenant["achieved"] <= target + 3
-    assert tenant["long_run_error"] <= 5
+    assert target - 6 <= tenant["achieved"] <= target + 1
 
 
-def test_the_public_law_overshoots_on_a_large_gpu() -> None:
-    (row,) = run_pacing(policies=["delta-hami"], targets=[30], window_s=3)
-    assert row["tenants"][0]["achieved"] >= 36  # the harness can fail
+def test_neighbours_hold_their_targets() -> None:
+    (row,) = run_pacing(policies=["hybrid"], targets=[], neighbours=["30/50"], window_s=3)
+    for tenant in row["tenants"]:
+        assert tenant["target"] - 8 <= tenant["achieved"] <= tenant["target"] + 3
+    assert sum(tenant["achieved"] for tenant in row["tenants"]) <= 91  # two that always have work get no more
+
+
+@pytest.mark.parametrize(("sms", "least", "most"), [(16, 0, 36), (188, 60, 100)])
+def test_the_public_law_overshoots_the_more_the_more_sms(sms: int, least: int, most: int) -> None:
+    (row,) = run_pacing(policies=["delta-hami"], targets=[30], sms=[sms], window_s=3)
+    assert row["sm_count"] == sms
+    assert least <= row["tenants"][0]["achieved"] <= most  # at 188 the harness fails, as it can
     (line,) = leaderboard([row])  # rows of real processes and of the simulator have one form
-    assert (line.policy, line.evidence, line.unsettled) == ("delta-hami", "fake-driver", 1)
+    assert (line.policy, line.evidence, line.worst_sms) == ("delta-hami", "fake-driver", sms)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +44,7 @@ def test_settled_is_five_seconds_in_a_row(windows: tuple[float, ...], settled: i
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pattern", ["async", "sync", "mixed", "cooperative", "ex"])
+@pytest.mark.parametrize("pattern", ["async", "sync", "mixed", "cooperative", "graph", "ex"])
 @pytest.mark.parametrize("target", [10, 20, 30, 50, 80])
 def test_alone(pattern: str, target: int) -> None:
     (row,) = run_pacing(policies=["hybrid"], targets=[target], patterns=[pattern], window_s=10)
@@ -44,10 +52,21 @@ def test_alone(pattern: str, target: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("pattern", "most"), [("async", 3), ("sync", 10), ("mixed", 12)])  # see limitations
-def test_beside_a_neighbour(pattern: str, most: float) -> None:
-    (row,) = run_pacing(policies=["hybrid"], patterns=[pattern], neighbours=["30/70"], window_s=10)
-    assert max(tenant["mae"] for tenant in row["tenants"]) <= most
+@pytest.mark.parametrize("pattern", ["async", "sync", "mixed"])
+def test_beside_a_neighbour(pattern: str) -> None:
+    """Targets that a card with time slices can keep."""
+    (row,) = run_pacing(policies=["hybrid"], targets=[], patterns=[pattern], neighbours=["30/50"], window_s=10)
+    assert max(tenant["mae"] for tenant in row["tenants"]) <= 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pattern", ["async", "sync", "mixed"])
+def test_two_that_ask_for_more_than_there_is(pattern: str) -> None:
+    """30/70 of the 91 % that two tenants get: the smaller one is kept."""
+    (row,) = run_pacing(policies=["hybrid"], targets=[], patterns=[pattern], neighbours=["30/70"], window_s=10)
+    small, large = row["tenants"]
+    assert small["mae"] <= 3
+    assert 45 <= large["achieved"] <= 70
 
 
 def test_nonsense_is_refused() -> None:
