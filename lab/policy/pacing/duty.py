@@ -24,6 +24,7 @@ QUANTUM = 1_000_000  # granted beyond what is asked for, so that most launches n
 WAKE = 500_000  # after a wait, so much credit before the next launch
 TURN = 2_000_000  # both with neighbours: a whole time slice at once, for every turn costs a switch (0.2 ms on an H200)
 PATIENCE = 100_000_000  # since the last grant; then less credit is needed, down to debt that later launches repay
+DEBT = 100_000_000  # so much less at most
 LOST = 1_000_000_000  # tokens that neither ran nor came back for so long went down with their process
 _LONGEST = 50_000_000  # one wait: targets change and brackets settle meanwhile
 _SHORTER = 10_000_000  # the same, once patience ends
@@ -83,7 +84,7 @@ class Duty(Controller):
             needed = wake
         waited = now - shared[_GRANTED_AT] - PATIENCE
         if waited > 0:
-            needed -= min(waited, 2 * BURST)
+            needed -= min(waited, DEBT)
         if free < needed and not self._lend(now, shared):
             shared[_WAITING] = 1
             longest, goal = (_LONGEST, max(needed, wake)) if waited + _LONGEST < 0 else (_SHORTER, needed)
