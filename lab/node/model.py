@@ -67,6 +67,8 @@ class ProcessState:
     dying: bool
     contexts: tuple[int, ...]
     bytes: tuple[Mapping[str, int], ...]
+    shown: tuple[int, ...]
+    """What NVML shows beside ``bytes``, by device: shared memory that it alone holds, less what others hold of its."""
     peak: tuple[int, ...]
     kernels: tuple[int, ...]
     not_executed: int
@@ -75,6 +77,10 @@ class ProcessState:
     def total(self, device: int) -> int:
         """Bytes on one device, all kinds."""
         return sum(self.bytes[device].values())
+
+    def seen(self, device: int, context_extra: int) -> int:
+        """What NVML reports of the process on a device."""
+        return max(0, self.total(device) + self.shown[device] + self.contexts[device] * context_extra)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +190,7 @@ def _processes(file: NodeFile) -> list[ProcessState]:
                 dying=int(record["state"]) == dying,
                 contexts=_integers(devices["context_count"]),
                 bytes=tuple(dict(zip(kinds, _integers(row), strict=True)) for row in devices["bytes"]),
+                shown=_integers(devices["shown"]),
                 peak=_integers(devices["peak"]),
                 kernels=_integers(devices["kernels"]),
                 not_executed=int(record["not_executed"]),

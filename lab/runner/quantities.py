@@ -69,7 +69,6 @@ def moment(
             counted = sum(ledger.values()) if isinstance(ledger, dict) else ledger or 0
             if not physical and not process.contexts[index] and not counted:
                 continue
-            extra = process.contexts[index] * device.nvml_context_extra
             mine.append(
                 base
                 | {
@@ -77,7 +76,7 @@ def moment(
                     "physical": physical,
                     "limit": _limit(container, ledgers.get(name), index),
                     "ledger": ledger,
-                    "observed": max(0, process.total(index) + extra),
+                    "observed": process.seen(index, device.nvml_context_extra),
                 }
             )
         rows += [_all_devices(mine)] if process.index in renumbering and mine else mine
@@ -162,11 +161,9 @@ def end(snapshot: NodeSnapshot, left: Mapping[tuple[str, int], int]) -> list[dic
             booked = left.get((container.name, index))
             if index and not held and not booked:
                 continue
-            seen = sum(one.total(index) + one.contexts[index] * device.nvml_context_extra for one in processes)
+            seen = sum(one.seen(index, device.nvml_context_extra) for one in processes)
             row: dict[str, Any] = {"at": "end", "container": container.name, "process": "", "device": index}
             kinds = _sum([one.bytes[index] for one in processes])
             row["physical"] = {kind: size for kind, size in kinds.items() if size} or ({"other": held} if held else {})
-            rows.append(
-                row | {"host_pid": 0, "limit": container.limit[index], "ledger": booked, "observed": max(0, seen)}
-            )
+            rows.append(row | {"host_pid": 0, "limit": container.limit[index], "ledger": booked, "observed": seen})
     return rows

@@ -240,6 +240,9 @@ def test_what_others_hold_after_its_maker_freed_it_is_in_nobodys_books(tenant) -
     assert result == user.do("open", "i", told) == 0
     assert maker.do("free", "a", "sync") == 0
     assert one.differs(maker, 0) == (CONTEXT, CONTEXT + 64 * MIB)
+    extra = one.node.snapshot().devices[0].nvml_context_extra
+    seen = {p.host_pid: p.seen(0, extra) - CONTEXT - extra for p in one.node.snapshot().processes}
+    assert seen == {maker.pid: 0, user.pid: 64 * MIB}
     even(one, user, more=0)
     assert user.do("close", "i") == 0
     even(one, maker, more=0)

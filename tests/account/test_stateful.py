@@ -226,12 +226,12 @@ class Machine(RuleBasedStateMachine):
     def kill_one(self, index: int) -> None:
         gone = self.guests[index]
         gone.end(kill=True)
-        self.tenant.node.wait_for(lambda now: all(p.host_pid != gone.pid for p in now.processes))
-        for other in range(PROCESSES):  # what it shared is gone with it; its importers let go
+        for other in range(PROCESSES):  # what it shared stays until its importers let go
             for name in [n for n, (k, _, _) in self.objects[other].items() if k == "import"]:
                 if other != index and self.place(other, self.objects[other][name][1]):
                     self.guests[other].do("close", name)
                     del self.objects[other][name]
+        self.tenant.node.wait_for(lambda now: all(p.host_pid != gone.pid for p in now.processes))
         self.begin(index)
 
     @invariant()
