@@ -73,7 +73,7 @@ def _library() -> ctypes.CDLL:
         ("hl_accounts_undo", None, [address, word32]),
         ("hl_accounts_bury", ctypes.c_int, [address, word32, address, address]),
         ("hl_accounts_take_back", ctypes.c_int, [address, word32, word32, word32, word64]),
-        ("hl_meet_open", None, [address, word32]),
+        ("hl_meet_open", None, [address, word32, word32]),
         ("hl_meet_leave", None, [address, word32]),
         ("hl_calls_fold", None, [address, word32]),
         ("hl_turns_look", ctypes.c_int, [address, word32, word32, word64]),
@@ -137,9 +137,9 @@ class Words:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         return int(self._library.hl_turns_leave(self._base, slot, devices, now)) == 0
 
-    def open_meeting(self, fault: int) -> None:
-        """Release everybody who waits in this round of a MEET."""
-        self._library.hl_meet_open(self._base, fault)
+    def open_meeting(self, fault: int, meeting: int) -> None:
+        """Release everybody who waits in this round of a MEET; nothing to do when it is over already."""
+        self._library.hl_meet_open(self._base, fault, meeting)
 
     def leave_meeting(self, slot: int) -> None:
         """Forget the arrivals of a dead process, so that the living meet in the number that was asked for."""

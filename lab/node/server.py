@@ -297,7 +297,7 @@ class NodeServer:
         """Plan the fault no longer; whoever waits in it goes on."""
         with self._condition:
             self._words.store32(self.file.fault_at(index, "active"), 0)
-            self._words.open_meeting(index)
+            self._words.open_meeting(index, self._round(index))
             self._faults.pop(index, None)
             self._stillness.pop(index, None)
             self._short.pop(index, None)
@@ -308,11 +308,14 @@ class NodeServer:
 
     def waiting(self, index: int) -> int:
         """How many threads wait in this round of a MEET."""
-        return sum(self._waiting(index).values())
+        return sum(self._waiting(index, self._round(index)).values())
 
-    def _waiting(self, index: int) -> Counter[int]:
+    def _round(self, index: int) -> int:
+        return self._words.load32(self.file.fault_at(index, "open"))
+
+    def _waiting(self, index: int, meeting: int) -> Counter[int]:
         """The same by process slot."""
-        mark = self._words.load32(self.file.fault_at(index, "open")) << 16 | index + 1
+        mark = meeting << 16 | index + 1
         words = self.file.header["waiters"].copy()
         return Counter((words[words >> 16 == mark] & 0xFFFF).astype(int) - 1)
 
@@ -917,10 +920,12 @@ class NodeServer:
         for index, fault in self._faults.items():
             if fault.action != "meet":
                 continue
-            candidates = self._candidates(index, fault)
+            meeting = self._round(index)
+            candidates = self._candidates(index, fault, meeting)
             if must_open(fault, candidates) or self._held_up(index, fault, candidates):
-                self._short[index] = self._short.get(index, 0) + 1
-                self._words.open_meeting(index)
+                if sum(candidate.waiting for candidate in candidates) < fault.meet:
+                    self._short[index] = self._short.get(index, 0) + 1
+                self._words.open_meeting(index, meeting)
 
     def _held_up(self, index: int, fault: Fault, candidates: list[Candidate]) -> bool:
         """Whether those who could still come sleep and will not wake by themselves. Sleeping in modelled driver work
@@ -938,9 +943,9 @@ class NodeServer:
             return True
         return watch.lasts(waiting, [look(candidate.pid) for candidate in coming], now / 1e9)
 
-    def _candidates(self, index: int, fault: Fault) -> list[Candidate]:
+    def _candidates(self, index: int, fault: Fault, meeting: int) -> list[Candidate]:
         name = load_hooks()[fault.name].id
-        waiters = self._waiting(index)
+        waiters = self._waiting(index, meeting)
         found, seen = [], set()
         for process in self._processes.values():
             if process.dying:

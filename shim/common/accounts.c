@@ -183,11 +183,16 @@ static uint32_t waiting(void *base, uint32_t fault, uint32_t round) {
     return found;
 }
 
-static uint64_t *claim(void *base, uint64_t mark) {
+/* A word of one's own in the round that is on at that moment. From then on the caller counts, and has come: whoever opens
+ * that round lets it go, even before it looks again. */
+static uint64_t *claim(void *base, uint32_t slot, uint32_t index, uint32_t *round) {
+    struct hl_node_fault *fault = fault_at(base, index);
     for (int i = 0; i < HL_MEET_MAX; i++) {
         uint64_t *word = &((header_t *)base)->waiters[i], none = 0;
-        if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0 &&
-            __atomic_compare_exchange_n(word, &none, mark, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        if (__atomic_load_n(word, __ATOMIC_RELAXED) != 0) continue;
+        *round = __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST);
+        if (__atomic_compare_exchange_n(word, &none, mark_of(*round, index, slot), 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED))
             return word;
     }
     return NULL;
@@ -202,23 +207,16 @@ static int open_round(struct hl_node_fault *fault, uint32_t round) {
 
 int hl_meet(void *base, uint32_t slot, uint32_t index) {
     struct hl_node_fault *fault = fault_at(base, index);
-    uint32_t round = __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST), now;
-    uint64_t *word = claim(base, mark_of(round, index, slot));
+    uint32_t round;
+    uint64_t *word = claim(base, slot, index, &round);
     if (!word) return 0;
-    while ((now = __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST)) != round) {
-        round = now;
-        __atomic_store_n(word, mark_of(round, index, slot), __ATOMIC_SEQ_CST);
-    }
     int last = waiting(base, index, round) >= fault->meet && open_round(fault, round);
     while (__atomic_load_n(&fault->open, __ATOMIC_ACQUIRE) == round) futex(&fault->open, FUTEX_WAIT, round, NULL);
     __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
     return last;
 }
 
-void hl_meet_open(void *base, uint32_t index) {
-    struct hl_node_fault *fault = fault_at(base, index);
-    while (!open_round(fault, __atomic_load_n(&fault->open, __ATOMIC_SEQ_CST))) {}
-}
+void hl_meet_open(void *base, uint32_t index, uint32_t round) { (void)open_round(fault_at(base, index), round); }
 
 void hl_meet_leave(void *base, uint32_t slot) {
     for (int i = 0; i < HL_MEET_MAX; i++) {

@@ -35,7 +35,8 @@ int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t k
  * Each that waits has a word of its own in the header, so that a process that dies takes its threads' arrivals with it and
  * nothing else. Where all words are in use, a caller goes on at once. 1 = this arrival made the number full. */
 int hl_meet(void *base, uint32_t slot, uint32_t fault);
-void hl_meet_open(void *base, uint32_t fault); /* server: lets the waiters of the current round go */
+/* Server: lets the waiters of this round go, if it is still the current one: callers that fill it open it themselves. */
+void hl_meet_open(void *base, uint32_t fault, uint32_t round);
 void hl_meet_leave(void *base, uint32_t slot); /* server: forgets the arrivals of a dead process */
 
 /* Server: adds the calls of an ended process to the node-wide counts and zeroes its row. */
