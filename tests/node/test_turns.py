@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import native
+from lab import native as natives
 from lab.node.layout import Capacity, NodeFile, constants, create_node_file
 from lab.sim.gpu import Gpu, GpuModel, Kernel
 
@@ -39,7 +40,7 @@ class Turns:
 
     def __init__(self, file: NodeFile) -> None:
         self.file = file
-        library = ctypes.CDLL(str(native.path("libhooklab-region.so")))
+        library = ctypes.CDLL(str(natives.path("libhooklab-region.so")))
         w32, w64, out = ctypes.c_uint32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)
         base = ctypes.c_void_p
         self._submit, self._mark, self._past = library.hl_turns_submit, library.hl_turns_mark, library.hl_turns_past
@@ -264,3 +265,24 @@ def test_work_without_an_end_leaves_room_for_the_next_process() -> None:
         assert not fake.past(endless, FAR)
         assert fake.leave(0, FAR) == 0
         assert fake.when(fake.submit(0, 5, FAR + 10), FAR + 100) == FAR + 15
+
+
+@pytest.fixture(scope="session")
+def turnsteps(compile_c: Callable[..., Path], native: Path) -> Path:
+    """A program that kills whoever plays a schedule after each of its instructions."""
+    source = Path(__file__).with_name("turnsteps.c")
+    return compile_c(source, f"-Wl,-rpath,{native}", "-Wl,-z,now", extra=[native / "libhooklab-region.so"])
+
+
+def test_killed_after_every_instruction(turnsteps: Path) -> None:
+    done = subprocess.run([turnsteps], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    places, inside = map(int, done.stdout.split())
+    assert places > 100
+    assert inside > 20, "some of them must lie under the lock"
+
+
+def test_turnsteps_sees_a_half_written_turn(turnsteps: Path) -> None:
+    done = subprocess.run([turnsteps, "plant"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "should be" in done.stdout
