@@ -58,7 +58,7 @@ def _groups(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     show_default=True,
     callback=_words,
     metavar="NAME,...",
-    help="What programs do; `help` lists them; trace:FILE.csv plays a trace.",
+    help="What programs do; `help` lists them; sync+async: tenants in turn; trace:FILE.csv plays a trace.",
 )
 @click.option("--neighbours", default="30/70", show_default=True, callback=_groups, metavar="N/N,...", help="Together.")
 @click.option("--gpu", default="a100-80g", show_default=True, metavar="PROFILE", help="fake: GPU of the node.")
@@ -152,6 +152,7 @@ def _simulate(names: list[str], options: dict[str, Any]) -> list[dict[str, Any]]
         grade.alone(pattern, target, seconds=options["seconds"])
         for pattern in options["patterns"]
         for target in options["targets"]
+        if "+" not in pattern or pattern.startswith("trace:")
     ]
     cases += [
         grade.together(pattern, group, seconds=2 * options["seconds"])

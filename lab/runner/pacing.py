@@ -116,11 +116,12 @@ def run_pacing(
 ) -> list[dict[str, Any]]:
     """One row for each policy, pattern and target (alone), or for each policy, pattern and list such as "30/70".
 
-    `sms`, `switch_ns`: on the fake, instead of the profile's number of SMs (a row each) and time of a switch between
-    processes. `window_s`: how long each is graded, seconds, in windows of one second. With a foreign `interposer` the
-    policies' names are only labels. PacingError when a process fails.
+    A pattern such as "sync+async" is of the tenants in turn; nobody is alone with it. `sms`, `switch_ns`: on the fake,
+    instead of the profile's number of SMs (a row each) and time of a switch between processes. `window_s`: how long
+    each is graded, seconds, in windows of one second. With a foreign `interposer` the policies' names are only labels.
+    PacingError when a process fails.
     """
-    unknown = [name for name in patterns if name not in PATTERNS]
+    unknown = [name for pattern in patterns for name in pattern.split("+") if name not in PATTERNS]
     if unknown:
         raise PacingError(f"pattern {unknown[0]}: known are {', '.join(PATTERNS)}")
     groups = [[target] for target in targets] if "" in neighbours else []
@@ -130,6 +131,8 @@ def run_pacing(
     ps = _calibrate() if on == "real" else 0
     rows = []
     for policy, pattern, group, card in itertools.product(policies, patterns, groups, _cards(gpu, sms, switch_ns)):
+        if "+" in pattern and len(group) == 1:
+            continue
         count = 0 if on == "real" else card.number("compute.sm_count")
         if progress:
             progress(f"{policy}, {pattern}, {'/'.join(map(str, group))} %{f', {count} SMs' if sms else ''}")
@@ -245,7 +248,8 @@ def _run(
     running = []
     for number, target in enumerate(targets):
         environment = {**base, **_environment(policy, target, folder / f"region-{number}", interposer)}
-        command = _command(pattern, seconds, seed + number, ps)
+        parts = pattern.split("+")
+        command = _command(parts[number % len(parts)], seconds, seed + number, ps)
         running.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

@@ -7,6 +7,7 @@ three after arrival do not count. Errors are in points (percent of the GPU).
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -63,9 +64,11 @@ def alone(name: str, target: int, *, seconds: int = 10) -> Case:
 
 
 def together(name: str, targets: Sequence[int], *, seconds: int = 20) -> Case:
-    """Tenants with the same pattern and these targets."""
-    pattern(name)
-    return Case(tenants=tuple((name, target) for target in targets), seconds=seconds)
+    """Tenants with these targets and the same pattern, or with those of ``sync+async`` in turn."""
+    names = [name] if name.startswith("trace:") else name.split("+")
+    for one in names:
+        pattern(one)
+    return Case(tenants=tuple(zip(itertools.cycle(names), targets, strict=False)), seconds=seconds)
 
 
 SLOW = ("changing", "giant")

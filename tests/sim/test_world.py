@@ -163,6 +163,13 @@ def test_hybrid_by_the_board(case: grade.Case) -> None:
     assert run.jain >= 0.99
 
 
+@pytest.mark.parametrize("name", ["sync+async", "mixed+sync", "async-short+sync-long"])
+def test_tenants_that_do_different_things(name: str) -> None:
+    case = grade.together(name, (30, 50), seconds=8)
+    assert case.pattern == name
+    assert grade.play("hybrid", case, sms=132, attribution="board").mae <= 3.0
+
+
 def just_below(folder: Path) -> str:
     """A kernel that is measured every second time only, because two of them are a bracket; waited for."""
     file = folder / "below.csv"
