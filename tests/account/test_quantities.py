@@ -7,6 +7,11 @@ import subprocess
 import sys
 from typing import Any
 
+from lab.checks.quantities import from_rows
+from lab.region import Region
+from lab.runner import quantities
+from lab.spec import LedgerRow
+
 MIB = 1 << 20
 CONTEXT = 512 * MIB
 
@@ -58,3 +63,40 @@ def test_a_region_that_is_none_is_said_in_one_line(tenant) -> None:
     for word in ("tenant=/nowhere/region", "tenant"):
         done = show(one, "--region", word)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def explained(tenant: Any, ledger: Any, **more: Any) -> tuple[Any, ...]:
+    snapshot = tenant.node.snapshot()
+    return from_rows(quantities.moment("now", snapshot, {"tenant": ledger}, **more), quantities.cards(snapshot))
+
+
+def test_a_ledger_of_sums_alone_is_compared_too(tenant) -> None:
+    """As other interposers keep it: by PID and device, of no kind."""
+    one = tenant()
+    guest = one.start()
+    assert guest.do("init") == guest.do("use", 0) == guest.do("alloc", "a", "sync", 64 * MIB, 0) == 0
+    (row,) = explained(one, [LedgerRow(slot=0, pid=guest.pid, host_pid=0, bytes=(64 * MIB,))])
+    assert (row.ledger, row.gap) == (64 * MIB, CONTEXT)
+    assert row.gaps[0].startswith("context: 512.0 MiB held and not booked")
+    (row,) = explained(one, [LedgerRow(slot=0, pid=1, host_pid=guest.pid, bytes=())])
+    assert (row.ledger, len(row.gaps)) == (0, 2)
+    (row,) = explained(one, [LedgerRow(slot=0, pid=1, host_pid=2, bytes=(5,))])
+    assert (row.ledger, row.gaps) == (None, ())
+
+
+def test_devices_that_a_program_numbers_itself_are_compared_in_their_sum(tenant) -> None:
+    one = tenant(CUDA_VISIBLE_DEVICES="1,0")
+    guest = one.start(process=3)
+    assert guest.do("init") == guest.do("use", 0) == guest.do("alloc", "a", "sync", 64 * MIB, 0) == 0
+    with Region.open(one.region) as region:
+        wrong = explained(one, region)
+        (row,) = explained(one, region, renumbering=frozenset({3}))
+    assert any(each.gaps for each in wrong)
+    assert (row.device, row.physical, row.ledger, row.gaps) == (-1, CONTEXT + 64 * MIB, CONTEXT + 64 * MIB, ())
+
+
+def test_on_a_real_device_physical_is_not_known() -> None:
+    ledger = [LedgerRow(slot=0, pid=7, host_pid=0, bytes=(5, 6))]
+    seen = quantities.observed("now", {1: 9}, 7, ledger, container="c", process="p", limit=lambda device: 10 + device)
+    (row,) = from_rows(seen, [], evidence="real-gpu")
+    assert (row.physical, row.limit, row.ledger, row.observed, row.gap) == (None, 11, 6, 9, None)
