@@ -75,12 +75,3 @@ NVML_BODY(nvmlDeviceClearFieldValues, (nvmlDevice_t handle, int count, nvmlField
         values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED; /* no counter here can be cleared */
     return NVML_SUCCESS;
 }
-
-/* The hardware's counters are not modelled: no card here has them, whatever its kind. */
-NVML_BODY(nvmlGpmQueryDeviceSupport, (nvmlDevice_t handle, nvmlGpmSupport_t *support), (handle, support)) {
-    NVML_ANY_DEVICE(device, handle);
-    if (!support) return NVML_ERROR_INVALID_ARGUMENT;
-    if (support->version != NVML_GPM_SUPPORT_VERSION) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    support->isSupportedDevice = 0;
-    return NVML_SUCCESS;
-}

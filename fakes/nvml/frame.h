@@ -81,6 +81,8 @@ uint32_t hl_nvml_pid(const struct hl_node_process *process);
 
 /* Busy share of the device in the last whole sample, percent; of a card that is cut, by the multiprocessors of each. */
 unsigned hl_nvml_busy(uint32_t index);
+/* The same between two moments of CLOCK_MONOTONIC, parts in ten thousand. */
+unsigned hl_nvml_busy_between(uint32_t index, uint64_t from_ns, uint64_t to_ns);
 unsigned hl_nvml_power_mw(const struct hl_node_device *device);
 unsigned hl_nvml_least_power_mw(const struct hl_node_device *device);
 int hl_nvml_remaps_rows(const struct hl_node_device *device); /* instead of retiring pages */

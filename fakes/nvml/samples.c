@@ -15,8 +15,8 @@
 enum { KEPT = 72, USERS = 256 };
 static const uint64_t period_ns = 200000000, visible_ns = 5000000, slack_ns = 1000000000;
 
-struct span { /* whole samples: number i covers [i * period, (i + 1) * period) of CLOCK_MONOTONIC */
-    uint64_t period, first, count;
+struct span { /* samples: number i covers [i * period, (i + 1) * period) of CLOCK_MONOTONIC, from offset on */
+    uint64_t offset, period, first, count;
 };
 
 struct sums {
@@ -71,7 +71,7 @@ static unsigned user_of(struct sums *sums, uint32_t slot) {
 }
 
 static void add(struct sums *sums, const struct span *span, const struct hl_node_interval *interval) {
-    uint64_t start = span->first * span->period, end = start + span->count * span->period;
+    uint64_t start = span->offset + span->first * span->period, end = start + span->count * span->period;
     uint64_t from = interval->start_ns > start ? interval->start_ns : start,
              to = interval->end_ns < end ? interval->end_ns : end;
     /* A slot that was reused since names somebody else: the time stays the device's, nobody's by PID. */
@@ -94,7 +94,7 @@ static void scan(uint32_t index, const struct span *span, struct sums *sums) {
     (void)hl_turns_look(hl_node.base, hl_node.slot + 1, index, hl_now_ns());
     uint64_t capacity = hl_node.header->interval_capacity,
              head = __atomic_load_n(&device->interval_head, __ATOMIC_ACQUIRE);
-    uint64_t start = span->first * span->period, oldest = head > capacity ? head - capacity : 0;
+    uint64_t start = span->offset + span->first * span->period, oldest = head > capacity ? head - capacity : 0;
     for (uint64_t position = head; position > oldest; position--) {
         struct hl_node_interval *entry = &ring[(position - 1) % capacity];
         if (__atomic_load_n(&entry->sequence, __ATOMIC_ACQUIRE) != position) continue;
@@ -159,25 +159,35 @@ static int loads(uint32_t index, unsigned long long last_seen, struct load *out,
     return 0;
 }
 
-static unsigned busy_row(uint32_t index) {
-    struct span span = visible(0);
-    struct sums *sums = span.count ? calloc(1, sizeof *sums) : NULL;
+/* Busy share of the first sample of a span, parts in ten thousand. */
+static unsigned busy_row(uint32_t index, const struct span *span) {
+    struct sums *sums = span->count ? calloc(1, sizeof *sums) : NULL;
     if (!sums) return 0;
-    span.first += span.count - 1;
-    span.count = 1;
-    scan(index, &span, sums);
-    unsigned percent = (unsigned)(sums->total[0] * 100 / span.period);
+    scan(index, span, sums);
+    unsigned parts = (unsigned)(sums->total[0] * 10000 / span->period);
     free(sums);
-    return percent;
+    return parts;
+}
+
+static unsigned busy_in(uint32_t index, const struct span *span) {
+    const struct hl_node_device *device = &hl_node.devices[index];
+    if (!device->mig) return busy_row(index, span);
+    unsigned sum = 0;
+    for (uint32_t row = hl_node.header->card_count; row < hl_node.header->device_count; row++)
+        if (hl_nvml_part_of(row, device)) sum += busy_row(row, span) * hl_node.devices[row].sm_count;
+    return sum / device->sm_count;
 }
 
 unsigned hl_nvml_busy(uint32_t index) {
-    const struct hl_node_device *device = &hl_node.devices[index];
-    if (!device->mig) return busy_row(index);
-    unsigned sum = 0;
-    for (uint32_t row = hl_node.header->card_count; row < hl_node.header->device_count; row++)
-        if (hl_nvml_part_of(row, device)) sum += busy_row(row) * hl_node.devices[row].sm_count;
-    return sum / device->sm_count;
+    struct span span = visible(0);
+    if (span.count) span.first += span.count - 1;
+    span.count = span.count != 0;
+    return busy_in(index, &span) / 100;
+}
+
+unsigned hl_nvml_busy_between(uint32_t index, uint64_t from_ns, uint64_t to_ns) {
+    struct span span = {.offset = from_ns, .period = to_ns - from_ns, .count = 1};
+    return to_ns > from_ns ? busy_in(index, &span) : 0;
 }
 
 /* Utilisation of any kind is not told of a card that is cut, nor of its MIG devices. */

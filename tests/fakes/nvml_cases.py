@@ -7,6 +7,7 @@ import functools
 import os
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from cuda_cases import ASSUMED, MIB, PTX, at, call, case, current, pointer, say, u64
@@ -550,6 +551,57 @@ def nvml_fields() -> None:
     say("clear none", ask("nvmlDeviceClearFieldValues", device, 0, at(values)))
     result = ask("nvmlDeviceClearFieldValues", device, 1, at(values))
     say("clear what is no counter", result, word(values, 28, 4))
+
+
+@assumed
+def nvml_performance_metrics() -> None:
+    """
+    support | 0 1
+    make without a place | 2
+    make | 0 0
+    read without a sample | 2
+    read | 0
+    of an empty sample | 2
+    of one sample | 2
+    of no samples | 2
+    another version | 25
+    of two samples | 0
+    graphics | 0 True %
+    no metric | 2
+    streaming | 0 0
+    free | 0 0
+    free nothing | 2
+    """
+    device = begun()
+    support, first, second = (c.c_uint * 2)(1, 7), pointer(), pointer()
+    say("support", ask("nvmlGpmQueryDeviceSupport", device, at(support)), support[1])
+    say("make without a place", ask("nvmlGpmSampleAlloc", None))
+    say("make", ask("nvmlGpmSampleAlloc", at(first)), ask("nvmlGpmSampleAlloc", at(second)))
+    say("read without a sample", ask("nvmlGpmSampleGet", device, None))
+    say("read", ask("nvmlGpmSampleGet", device, first))
+
+    def metrics(version: int, one: c.c_void_p, other: c.c_void_p) -> tuple[int, c.Array[c.c_ubyte]]:
+        asked = (c.c_ubyte * (24 + 40 * 500))()
+        (c.c_uint * 2).from_buffer(asked)[:] = [version, 2]
+        (c.c_void_p * 2).from_buffer(asked, 8)[:] = [one.value, other.value]
+        c.c_uint.from_buffer(asked, 24).value = 1  # the other metric stays 0
+        return ask("nvmlGpmMetricsGet", at(asked)), asked
+
+    say("of an empty sample", metrics(1, first, second)[0])
+    say("of one sample", metrics(1, first, first)[0])
+    say("of no samples", metrics(1, pointer(), pointer())[0])
+    say("another version", metrics(2, first, second)[0])
+    time.sleep(0.2)  # a card reads its counters every 100 ms
+    ask("nvmlGpmSampleGet", device, second)
+    result, told = metrics(1, first, second)
+    say("of two samples", result)
+    value, unit = struct.unpack_from("<d", bytes(told), 32)[0], c.c_char_p.from_buffer(told, 24 + 32).value
+    say("graphics", word(told, 28, 4), 0 <= value <= 100, (unit or b"").decode())
+    say("no metric", word(told, 68, 4))
+    state = u32(7)
+    say("streaming", ask("nvmlGpmQueryIfStreamingEnabled", device, at(state)), state.value)
+    say("free", ask("nvmlGpmSampleFree", first), ask("nvmlGpmSampleFree", second))
+    say("free nothing", ask("nvmlGpmSampleFree", None))
 
 
 @assumed

@@ -221,6 +221,24 @@ def errors() -> Any:
     return [*seen, *(heard(events) for events in sets)]
 
 
+def metrics() -> Any:
+    """The share of time in which a kernel ran, over 40 ms that have just passed: (result, percent)."""
+    call("nvmlInit_v2")
+    asked = (ctypes.c_ubyte * (24 + 40))()
+    (U32 * 2).from_buffer(asked)[:] = [1, 1]
+    U32.from_buffer(asked, 24).value = 1
+    for place in (8, 16):
+        sample = PTR()
+        assert call("nvmlGpmSampleAlloc", ctypes.byref(sample)) == 0
+        PTR.from_buffer(asked, place).value = sample.value
+        until = time.monotonic() + 0.04
+        while place == 16 and time.monotonic() < until:
+            pass
+        assert call("nvmlGpmSampleGet", handle(), sample) in (0, 3)
+    result = call("nvmlGpmMetricsGet", ctypes.byref(asked))
+    return result, ctypes.c_double.from_buffer(asked, 32).value
+
+
 def details() -> Any:
     """Rows of the detail list."""
     call("nvmlInit_v2")

@@ -130,3 +130,18 @@ def test_half_written_entries_are_left_out(node: NodeServer, tenants: list[Any],
     busy(node, tenants[0].slot, now() - 5_000 * MS, now() + 5_000 * MS)
     node.file.intervals[0][0]["sequence"] = 0
     assert probe(node, "utilisation")["many"][0] == NOT_FOUND
+
+
+@pytest.mark.parametrize(("on", "off"), [(2, 0), (1, 1), (1, 3), (0, 2)])
+def test_metrics_between_two_samples(node: NodeServer, tenants: list[Any], probe: Probe, on: int, off: int) -> None:
+    start = now()
+    for step in range(10_000 // (on + off) if on else 0):
+        begun = start + step * (on + off) * MS
+        busy(node, tenants[0].slot, begun, begun + on * MS)
+    result, percent = probe(node, "metrics")
+    assert result == 0
+    assert percent == pytest.approx(100 * on / (on + off), abs=8)  # a period more or less in 40 ms
+
+
+def test_older_cards_have_no_metrics(make_node: Callable[..., NodeServer], probe: Probe) -> None:
+    assert probe(make_node(gpus=["a100-80g"]), "metrics")[0] == INVALID, "nothing was read into the samples"
