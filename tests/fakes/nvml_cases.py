@@ -413,6 +413,8 @@ def nvml_names_and_texts() -> None:
     own UUID | 0 True
     lower case | 0 True
     driver without room | 7
+    own serial number | 0 True
+    serial number without room | 7
     serial number without a place | 2
     name without a device | 2
     after a child of fork | 0
@@ -426,6 +428,9 @@ def nvml_names_and_texts() -> None:
     bus = bytes(pci)[36:].split(b"\0")[0].lower()
     say("lower case", ask("nvmlDeviceGetHandleByPciBusId_v2", bus, at(found)), found.value == device.value)
     say("driver without room", ask("nvmlSystemGetDriverVersion", c.create_string_buffer(4), 4))
+    result = ask("nvmlDeviceGetSerial", device, text, 96)
+    say("own serial number", result, ask("nvmlDeviceGetHandleBySerial", text, at(found)) == 0)
+    say("serial number without room", ask("nvmlDeviceGetSerial", device, text, 2))
     say("serial number without a place", ask("nvmlDeviceGetHandleBySerial", b"1", None))
     say("name without a device", ask("nvmlDeviceGetName", None, text, 96))
     child = os.fork()
@@ -569,6 +574,7 @@ def nvml_performance_metrics() -> None:
     graphics | 0 True %
     no metric | 2
     streaming | 0 0
+    streaming of another kind | 2
     free | 0 0
     free nothing | 2
     """
@@ -600,6 +606,7 @@ def nvml_performance_metrics() -> None:
     say("no metric", word(told, 68, 4))
     state = u32(7)
     say("streaming", ask("nvmlGpmQueryIfStreamingEnabled", device, at(state)), state.value)
+    say("streaming of another kind", ask("nvmlGpmSetStreamingEnabled", device, 7))
     say("free", ask("nvmlGpmSampleFree", first), ask("nvmlGpmSampleFree", second))
     say("free nothing", ask("nvmlGpmSampleFree", None))
 
