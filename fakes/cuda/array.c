@@ -165,18 +165,10 @@ static CUresult create_flat(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
 }
 ENTRY(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *desc), create_flat(array, desc))
 
-static CUresult create3d_v1(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
-    CUDA_ARRAY3D_DESCRIPTOR whole = {0};
-    if (d) whole = (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags};
-    return create(out, d ? &whole : NULL);
-}
-ENTRY(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc), create3d_v1(array, desc))
-static CUresult create_v1(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
-    CUDA_ARRAY3D_DESCRIPTOR whole = {0};
-    if (d) whole = (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
-    return create(out, d ? &whole : NULL);
-}
-ENTRY(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc), create_v1(array, desc))
+ENTRY(cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc),
+      ((void)array, (void)desc, old_generation()))
+ENTRY(cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc),
+      ((void)array, (void)desc, old_generation()))
 
 static CUresult known(CUarray handle, const void *out, struct array **a) {
     CUresult result = need_init();

@@ -228,7 +228,12 @@ API cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
     CUresult result = primary_retain(ctx, device);
     LEAVE(result, device, result ? 0 : (uintptr_t)*ctx);
 }
-ENTRY(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release(device))
+/* The older one does not mind a release too many. */
+static CUresult primary_release_v1(CUdevice device) {
+    CUresult result = primary_release(device);
+    return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;
+}
+ENTRY(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release_v1(device))
 ENTRY(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))
 ENTRY(cuDevicePrimaryCtxReset, (CUdevice device), primary_reset(device))
 ENTRY(cuDevicePrimaryCtxReset_v2, (CUdevice device), primary_reset(device))

@@ -263,48 +263,12 @@ PAIR(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *c), copy3d(c, NULL
 PAIR(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *c, CUstream stream),
      copy3d(c, stream, DEFAULT_STREAM))
 
-/* The 32-bit generation: the same with narrower numbers. Its addresses cannot reach what a 64-bit driver hands out. */
-static CUresult copy2d_v1(const CUDA_MEMCPY2D_v1 *c, CUstream stream) {
-    CUDA_MEMCPY2D wide;
-    if (!c) return copy2d(NULL, stream, 1);
-    wide =
-        (CUDA_MEMCPY2D){c->srcXInBytes, c->srcY,        c->srcMemoryType, c->srcHost,       c->srcDevice, c->srcArray,
-                        c->srcPitch,    c->dstXInBytes, c->dstY,          c->dstMemoryType, c->dstHost,   c->dstDevice,
-                        c->dstArray,    c->dstPitch,    c->WidthInBytes,  c->Height};
-    return copy2d(&wide, stream, 1);
-}
-ENTRY(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *c), copy2d_v1(c, NULL))
-ENTRY(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *c), copy2d_v1(c, NULL))
-ENTRY(cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *c, CUstream stream), copy2d_v1(c, stream))
+ENTRY(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *c), ((void)c, old_generation()))
+ENTRY(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *c), ((void)c, old_generation()))
+ENTRY(cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *c, CUstream stream), ((void)c, (void)stream, old_generation()))
 
-static CUresult copy3d_v1(const CUDA_MEMCPY3D_v1 *c, CUstream stream) {
-    CUDA_MEMCPY3D wide;
-    if (!c) return copy3d(NULL, stream, 1);
-    wide = (CUDA_MEMCPY3D){.srcXInBytes = c->srcXInBytes,
-                           .srcY = c->srcY,
-                           .srcZ = c->srcZ,
-                           .srcMemoryType = c->srcMemoryType,
-                           .srcHost = c->srcHost,
-                           .srcDevice = c->srcDevice,
-                           .srcArray = c->srcArray,
-                           .srcPitch = c->srcPitch,
-                           .srcHeight = c->srcHeight,
-                           .dstXInBytes = c->dstXInBytes,
-                           .dstY = c->dstY,
-                           .dstZ = c->dstZ,
-                           .dstMemoryType = c->dstMemoryType,
-                           .dstHost = c->dstHost,
-                           .dstDevice = c->dstDevice,
-                           .dstArray = c->dstArray,
-                           .dstPitch = c->dstPitch,
-                           .dstHeight = c->dstHeight,
-                           .WidthInBytes = c->WidthInBytes,
-                           .Height = c->Height,
-                           .Depth = c->Depth};
-    return copy3d(&wide, stream, 1);
-}
-ENTRY(cuMemcpy3D, (const CUDA_MEMCPY3D_v1 *c), copy3d_v1(c, NULL))
-ENTRY(cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *c, CUstream stream), copy3d_v1(c, stream))
+ENTRY(cuMemcpy3D, (const CUDA_MEMCPY3D_v1 *c), ((void)c, old_generation()))
+ENTRY(cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *c, CUstream stream), ((void)c, (void)stream, old_generation()))
 
 static CUresult copy3d_peer(const CUDA_MEMCPY3D_PEER *c, CUstream stream, int default_stream) {
     if (!c) return copy3d(NULL, stream, default_stream);
@@ -401,31 +365,31 @@ PAIR(cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds,
      (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
      between(to, to_offset, from, from_offset, bytes, DEFAULT_STREAM))
 ENTRY(cuMemcpyHtoA, (CUarray to, unsigned int offset, const void *from, unsigned int bytes),
-      along(to, offset, 1, CU_MEMORYTYPE_HOST, H(from), bytes, NULL, 1))
+      ((void)to, (void)offset, (void)from, (void)bytes, old_generation()))
 ENTRY(cuMemcpyHtoAAsync, (CUarray to, unsigned int offset, const void *from, unsigned int bytes, CUstream stream),
-      along(to, offset, 1, CU_MEMORYTYPE_HOST, H(from), bytes, stream, 1))
+      ((void)to, (void)offset, (void)from, (void)bytes, (void)stream, old_generation()))
 ENTRY(cuMemcpyAtoH, (void *to, CUarray from, unsigned int offset, unsigned int bytes),
-      along(from, offset, 0, CU_MEMORYTYPE_HOST, H(to), bytes, NULL, 1))
+      ((void)to, (void)from, (void)offset, (void)bytes, old_generation()))
 ENTRY(cuMemcpyAtoHAsync, (void *to, CUarray from, unsigned int offset, unsigned int bytes, CUstream stream),
-      along(from, offset, 0, CU_MEMORYTYPE_HOST, H(to), bytes, stream, 1))
+      ((void)to, (void)from, (void)offset, (void)bytes, (void)stream, old_generation()))
 ENTRY(cuMemcpyDtoA, (CUarray to, unsigned int offset, CUdeviceptr_v1 from, unsigned int bytes),
-      along(to, offset, 1, CU_MEMORYTYPE_DEVICE, from, bytes, NULL, 1))
+      ((void)to, (void)offset, (void)from, (void)bytes, old_generation()))
 ENTRY(cuMemcpyAtoD, (CUdeviceptr_v1 to, CUarray from, unsigned int offset, unsigned int bytes),
-      along(from, offset, 0, CU_MEMORYTYPE_DEVICE, to, bytes, NULL, 1))
+      ((void)to, (void)from, (void)offset, (void)bytes, old_generation()))
 ENTRY(cuMemcpyAtoA, (CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset, unsigned int bytes),
-      between(to, to_offset, from, from_offset, bytes, 1))
+      ((void)to, (void)to_offset, (void)from, (void)from_offset, (void)bytes, old_generation()))
 ENTRY(cuMemcpyHtoD, (CUdeviceptr_v1 to, const void *from, unsigned int bytes),
-      copy(to, STRICT, H(from), PAGEABLE, bytes, NULL, 1))
+      ((void)to, (void)from, (void)bytes, old_generation()))
 ENTRY(cuMemcpyDtoH, (void *to, CUdeviceptr_v1 from, unsigned int bytes),
-      copy(H(to), PAGEABLE, from, STRICT, bytes, NULL, 1))
+      ((void)to, (void)from, (void)bytes, old_generation()))
 ENTRY(cuMemcpyDtoD, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes),
-      copy(to, STRICT, from, STRICT, bytes, NULL, 1))
+      ((void)to, (void)from, (void)bytes, old_generation()))
 ENTRY(cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned int bytes, CUstream stream),
-      copy(to, STRICT, H(from), PAGEABLE, bytes, stream, 1))
+      ((void)to, (void)from, (void)bytes, (void)stream, old_generation()))
 ENTRY(cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
-      copy(H(to), PAGEABLE, from, STRICT, bytes, stream, 1))
+      ((void)to, (void)from, (void)bytes, (void)stream, old_generation()))
 ENTRY(cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
-      copy(to, STRICT, from, STRICT, bytes, stream, 1))
+      ((void)to, (void)from, (void)bytes, (void)stream, old_generation()))
 
 /* ---- fills ------------------------------------------------------------------------------------------------ */
 
@@ -516,12 +480,12 @@ SET(8, unsigned char, 1)
 SET(16, unsigned short, 2)
 SET(32, unsigned int, 4)
 
-#define SET32(NAME, TYPE, SIZE)                                                                                        \
+#define SET32(NAME, TYPE)                                                                                              \
     ENTRY(cuMemsetD##NAME, (CUdeviceptr_v1 to, TYPE value, unsigned int count),                                        \
-          set(to, 0, value, SIZE, count, 1, NULL, 1))                                                                  \
+          ((void)to, (void)value, (void)count, old_generation()))                                                      \
     ENTRY(cuMemsetD2D##NAME,                                                                                           \
           (CUdeviceptr_v1 to, unsigned int pitch, TYPE value, unsigned int width, unsigned int rows),                  \
-          set(to, pitch, value, SIZE, width, rows, NULL, 1))
-SET32(8, unsigned char, 1)
-SET32(16, unsigned short, 2)
-SET32(32, unsigned int, 4)
+          ((void)to, (void)pitch, (void)value, (void)width, (void)rows, old_generation()))
+SET32(8, unsigned char)
+SET32(16, unsigned short)
+SET32(32, unsigned int)

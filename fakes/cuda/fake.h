@@ -150,6 +150,12 @@ static inline CUresult need_init(void) {
 void ctx_fault(struct ctx *ctx);             /* work of the card touched what is not the program's */
 CUresult ctx_trouble(const struct ctx *ctx); /* why it cannot be used: destroyed, a sticky error, its device lost */
 
+/* The 32-bit generation of the interface: a context of the newer kind, as all are here, refuses its calls. */
+static inline CUresult old_generation(void) {
+    CUresult result = need_init();
+    return result ? result : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 static inline CUresult need_ctx(struct ctx **out) {
     struct ctx *ctx = fake_current;
     if (__builtin_expect(__atomic_load_n(&fake.state, __ATOMIC_ACQUIRE) != READY, 0)) return CUDA_ERROR_NOT_INITIALIZED;

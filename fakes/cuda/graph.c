@@ -303,7 +303,7 @@ static CUresult set_child(struct node *n, CUgraph handle) {
 
 static CUresult set_event(struct node *n, CUevent event) {
     struct event *e;
-    CUresult result = event_of(event, &e);
+    CUresult result = event ? event_of(event, &e) : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) n->event = event;
     return result;
 }

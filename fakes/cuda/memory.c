@@ -100,15 +100,7 @@ API cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     LEAVE(result, bytes, result ? 0 : *pointer);
 }
 
-/* The 32-bit generation of the interface: its device pointers cannot hold ours, so nothing fits. */
-static CUresult allocate32(unsigned *out, unsigned bytes) {
-    struct ctx *ctx;
-    if (out) *out = 0;
-    CUresult result = need_ctx(&ctx);
-    if (result) return result;
-    return !out || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-}
-ENTRY(cuMemAlloc, (CUdeviceptr_v1 * pointer, unsigned int bytes), allocate32(pointer, bytes))
+ENTRY(cuMemAlloc, (CUdeviceptr_v1 * pointer, unsigned int bytes), ((void)pointer, (void)bytes, old_generation()))
 
 static CUresult pitched(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element) {
     struct ctx *ctx;
@@ -131,13 +123,9 @@ API cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t
     LEAVE(result, result ? 0 : *pitch * height, result ? 0 : *pointer);
 }
 
-static CUresult pitched32(unsigned *out, const unsigned *pitch, unsigned width, unsigned height, unsigned element) {
-    int known = pitch && width && height && (element == 4 || element == 8 || element == 16);
-    return allocate32(out, (unsigned)known); /* what fits is as with cuMemAlloc: nothing */
-}
 ENTRY(cuMemAllocPitch,
       (CUdeviceptr_v1 * pointer, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element),
-      pitched32(pointer, pitch, width, height, element))
+      ((void)pointer, (void)pitch, (void)width, (void)height, (void)element, old_generation()))
 
 /* Takes no device memory yet: blocks become physical when device work first touches them. */
 static CUresult managed(CUdeviceptr *out, size_t bytes, unsigned flags) {
@@ -197,11 +185,7 @@ API cuMemFree_v2(CUdeviceptr pointer) {
     CUresult result = release(pointer, &bytes);
     LEAVE(result, bytes, pointer);
 }
-static CUresult release32(unsigned pointer) {
-    uint64_t bytes;
-    return release(pointer, &bytes);
-}
-ENTRY(cuMemFree, (CUdeviceptr_v1 pointer), release32(pointer))
+ENTRY(cuMemFree, (CUdeviceptr_v1 pointer), ((void)pointer, old_generation()))
 
 static inline CUresult info(size_t *free_bytes, size_t *total) {
     struct ctx *ctx;
@@ -224,14 +208,7 @@ API cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     CUresult result = info(free_bytes, total);
     LEAVE(result, result || !total ? 0 : *total, result || !free_bytes ? 0 : *free_bytes);
 }
-static CUresult info32(unsigned *free_bytes, unsigned *total) {
-    size_t f = 0, t = 0;
-    CUresult result = info(&f, &t);
-    if (free_bytes) *free_bytes = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
-    if (total) *total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
-    return result;
-}
-ENTRY(cuMemGetInfo, (unsigned int *free_bytes, unsigned int *total), info32(free_bytes, total))
+ENTRY(cuMemGetInfo, (unsigned int *free_bytes, unsigned int *total), ((void)free_bytes, (void)total, old_generation()))
 
 /* ---- what a pointer is ----------------------------------------------------------------------------------- */
 
@@ -258,10 +235,8 @@ static CUresult range(CUdeviceptr *base, size_t *size, CUdeviceptr pointer) {
 }
 ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr pointer), range(base, size, pointer))
 
-/* No 32-bit address is anybody's. */
-static CUresult range32(CUdeviceptr pointer) { return range(NULL, NULL, pointer); }
 ENTRY(cuMemGetAddressRange, (CUdeviceptr_v1 * base, unsigned int *size, CUdeviceptr_v1 pointer),
-      ((void)base, (void)size, range32(pointer)))
+      ((void)base, (void)size, (void)pointer, old_generation()))
 
 /* Under the lock. size[which] is how many bytes the attribute has; a pointer that is nobody's leaves the output alone. */
 static CUresult attribute(void *out, int which, CUdeviceptr pointer) {
@@ -440,7 +415,7 @@ static CUresult host_alloc(void **out, size_t bytes, unsigned flags) {
 }
 ENTRY(cuMemHostAlloc, (void **pointer, size_t bytes, unsigned int flags), host_alloc(pointer, bytes, flags))
 ENTRY(cuMemAllocHost_v2, (void **pointer, size_t bytes), host_alloc(pointer, bytes, 0))
-ENTRY(cuMemAllocHost, (void **pointer, unsigned int bytes), host_alloc(pointer, bytes, 0))
+ENTRY(cuMemAllocHost, (void **pointer, unsigned int bytes), ((void)pointer, (void)bytes, old_generation()))
 
 struct host *host_pooled(struct ctx *ctx, struct pool *pool, uint64_t bytes) {
     struct host *h = calloc(1, sizeof *h);
@@ -518,16 +493,8 @@ static CUresult host_pointer(CUdeviceptr *out, void *pointer, unsigned flags) {
 ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned int flags),
       host_pointer(out, pointer, flags))
 
-/* A host pointer that 32 bits hold is none that was allocated here. */
-static CUresult host_pointer32(CUdeviceptr_v1 *out, void *pointer, unsigned flags) {
-    CUdeviceptr wide = 0;
-    CUresult result = host_pointer(out ? &wide : NULL, pointer, flags);
-    if (result == CUDA_SUCCESS && wide > UINT32_MAX) return CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) *out = (CUdeviceptr_v1)wide;
-    return result;
-}
 ENTRY(cuMemHostGetDevicePointer, (CUdeviceptr_v1 * out, void *pointer, unsigned int flags),
-      host_pointer32(out, pointer, flags))
+      ((void)out, (void)pointer, (void)flags, old_generation()))
 
 static CUresult host_flags(unsigned *out, void *pointer) {
     struct ctx *ctx;

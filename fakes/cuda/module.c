@@ -214,14 +214,8 @@ static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUmodule handle, cons
 ENTRY(cuModuleGetGlobal_v2, (CUdeviceptr * at, size_t *bytes, CUmodule module, const char *name),
       get_global(at, bytes, module, name))
 
-/* A variable's address does not fit 32 bits. */
-static CUresult get_global32(CUmodule module, const char *name) {
-    CUdeviceptr wide;
-    CUresult result = get_global(&wide, NULL, module, name);
-    return result ? result : CUDA_ERROR_INVALID_VALUE;
-}
 ENTRY(cuModuleGetGlobal, (CUdeviceptr_v1 * at, unsigned int *bytes, CUmodule module, const char *name),
-      at || bytes ? get_global32(module, name) : CUDA_ERROR_INVALID_VALUE)
+      ((void)at, (void)bytes, (void)module, (void)name, old_generation()))
 
 /* No image that is read here has texture or surface references: they were taken out of the language. */
 static CUresult get_reference(const void *out, CUmodule handle, const char *name) {

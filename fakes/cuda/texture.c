@@ -234,12 +234,11 @@ SET(cuTexRefSetAddress2D_v3, (CUtexref reference, const CUDA_ARRAY_DESCRIPTOR *d
     r->at = at)
 ENTRY(cuTexRefSetAddress2D_v2, (CUtexref reference, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr at, size_t pitch),
       set_cuTexRefSetAddress2D_v3(reference, desc, at, pitch))
-/* The 32-bit generation: no address of ours fits. */
-SET(cuTexRefSetAddress, (unsigned int *offset, CUtexref reference, CUdeviceptr_v1 at, unsigned int bytes),
-    (offset, reference, at, bytes), ((void)offset, judge_memory(at, bytes, 1) == CUDA_SUCCESS), r->at = at)
-SET(cuTexRefSetAddress2D,
-    (CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 at, unsigned int pitch),
-    (reference, desc, at, pitch), desc &&judge_memory(at, pitch, LINEAR_ALIGN) == CUDA_SUCCESS, r->at = at)
+ENTRY(cuTexRefSetAddress, (unsigned int *offset, CUtexref reference, CUdeviceptr_v1 at, unsigned int bytes),
+      ((void)offset, (void)reference, (void)at, (void)bytes, old_generation()))
+ENTRY(cuTexRefSetAddress2D,
+      (CUtexref reference, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 at, unsigned int pitch),
+      ((void)reference, (void)desc, (void)at, (void)pitch, old_generation()))
 SET(cuTexRefSetFormat, (CUtexref reference, CUarray_format format, int channels), (reference, format, channels),
     texel(format, (unsigned)channels) != 0, r->format = format;
     r->channels = channels)
@@ -262,8 +261,7 @@ GET(cuTexRefGetArray, (CUarray * out, CUtexref reference), (out, reference), out
 GET(cuTexRefGetMipmappedArray, (CUmipmappedArray * out, CUtexref reference), (out, reference), out && r->mipmap,
     *out = r->mipmap)
 GET(cuTexRefGetAddress_v2, (CUdeviceptr * out, CUtexref reference), (out, reference), out && r->at, *out = r->at)
-GET(cuTexRefGetAddress, (CUdeviceptr_v1 * out, CUtexref reference), (out, reference),
-    out && r->at && r->at <= UINT32_MAX, *out = (CUdeviceptr_v1)r->at)
+ENTRY(cuTexRefGetAddress, (CUdeviceptr_v1 * out, CUtexref reference), ((void)out, (void)reference, old_generation()))
 GET(cuTexRefGetFormat, (CUarray_format * format, int *channels, CUtexref reference), (format, channels, reference),
     format || channels, if (format) *format = r->format;
     if (channels) *channels = r->channels)

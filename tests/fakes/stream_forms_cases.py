@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes as c
 
 from batch_cases import Attributes, Box, Operand, Plain, list64, managed, own_stream
-from cuda_cases import ASSUMED, allocated, at, call, case, current, pointer, say, size, u64, vadd_of
+from cuda_cases import allocated, at, call, case, current, pointer, say, size, u64, vadd_of
 from memory_cases import Location
 from stream_memory_cases import MemOp, word
 
@@ -411,13 +411,3 @@ def batches_by_every_form() -> None:
         for name in forms(base):
             assert call("cuMemsetD8_v2", u64(q), 0, size(1024)) == 0
             say(name, call(name, size(1), at(box), *old, u64(0), s), arrived())
-
-
-ASSUMED |= {
-    "asked_of_a_stream",
-    "done_in_a_stream",
-    "values_in_a_stream",
-    "captures_by_every_form",
-    "launches_by_every_form",
-    "batches_by_every_form",
-}
