@@ -30,6 +30,7 @@ from lab.runner.guest import BUILTIN_LIBRARY
 State = Literal["ok", "warn", "bad"]
 NATIVES = tuple(target.output for target in TARGETS)
 REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+CORES = "CUDA_DEVICE_SM_LIMIT"
 _RESTART = "restart the process to load the installed build"
 
 
@@ -215,14 +216,30 @@ def _reference_findings(
 
 
 def _region_findings(environment: dict[str, str], root: Path, pid: int) -> list[Finding]:
-    path = environment.get(REGION) or _settings(root).get(REGION)
+    settings = _settings(root) | environment
+    path = settings.get(REGION)
+    limits = {
+        name: value for name, value in sorted(settings.items()) if name.startswith(CORES) and value not in ("", "0")
+    }
+    limit = ", ".join(f"{name}={value}" for name, value in limits.items())
     if not path:
-        return [Finding("region", f"{REGION} is not set: the ledger is private to the process")]
+        found = [Finding("region", f"{REGION} is not set: the ledger is private to the process")]
+        if limit:
+            seen = f"{limit} is set; its state is private to the process, too"
+            found.append(Finding("core limit", seen, "warn", f"set {REGION}: what the limiter does is then seen"))
+        return found
     file = Path(f"{root}{path}")
     if not file.exists():
-        return [Finding("region", f"{path} does not exist yet: nothing was charged")]
-    from lab.region import Region, RegionError
+        found = [Finding("region", f"{path} does not exist yet: nothing was charged")]
+        return [*found, Finding("core limit", f"{limit} is set; nothing was launched yet")] if limit else found
+    from lab.region import Region, RegionError, is_hami
 
+    if is_hami(file):
+        found = [Finding("region", f"{path}: layout hami-1.2")]
+        if limit:
+            seen = f"{limit} is set; this layout has no place for the state of a limiter"
+            found.append(Finding("core limit", seen, "warn", "HOOKLAB_REGION_LAYOUT=hooklab-1 shows it"))
+        return found
     try:
         with Region.open(file) as region:
             problems = region.check()
@@ -230,19 +247,26 @@ def _region_findings(environment: dict[str, str], root: Path, pid: int) -> list[
             found.extend(
                 Finding("region problem", str(problem), "bad", "hooklab region check FILE") for problem in problems
             )
-            found.extend(_pacing_findings(file, pid))
+            found.extend(_pacing_findings(file, pid, limit))
             return found
     except RegionError as error:
-        return [Finding("region", str(error), "bad", "see hooklab region check")]
+        found = [Finding("region", str(error), "bad", "see hooklab region check")]
+        if limit:
+            seen = f"{limit} is set; blind: without books nothing is paced"
+            found.append(Finding("core limit", seen, "bad", "launches pass: see the process's stderr"))
+        return found
 
 
-def _pacing_findings(file: Path, pid: int) -> list[Finding]:
+def _pacing_findings(file: Path, pid: int, limit: str) -> list[Finding]:
     """Why a process is, or is not, held to its core limit: what its limiter says of itself."""
     from lab.region.pacing import read_pacing
 
     innermost = proc.innermost_pid(pid)
-    rows = [row for row in read_pacing(file) if row.pid == innermost]
+    namespace = proc.pid_namespace(pid)
+    rows = [row for row in read_pacing(file) if row.pid == innermost and row.pid_namespace == namespace]
     found: list[Finding] = []
+    if limit and not rows:
+        found.append(Finding("core limit", f"{limit} is set; nothing was launched yet"))
     for row in rows:
         mend = "launches pass: see the reasons, and the process's stderr" if row.unlimited else ""
         if row.instead:
