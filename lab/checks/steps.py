@@ -45,7 +45,7 @@ def outcome(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdi
     ]
     playing = {process for process, _ in steps}
     unjudged = ""
-    if blind.OOM in wanted:
+    if blind.OOM in wanted and family == "cu":
         unjudged = blind.refusal(run, (one for one in scenario.instances() if one.index in playing), seen)
     return Verdict(
         status=UNKNOWN if unjudged else worst(statuses),
@@ -189,7 +189,7 @@ def every_step(scenario: Scenario, run: RunData) -> Verdict | None:
 
 
 def _unjudged(scenario: Scenario, run: RunData, instance: Instance, record: Any, step: Step) -> str:
-    if step.result == blind.OOM:
+    if step.result == blind.OOM and not blind.of_nvml(step):
         return blind.refusal(run, (instance,), (int(record["result"]),))
     return blind.failed_view(scenario, run, instance, record, step)
 
@@ -242,12 +242,7 @@ def _required(steps: Iterable[Step], process: int, dead_children: set[tuple[int,
 
 def _family(steps: Iterable[Step]) -> str:
     """The library whose codes the results of these steps are, by prefix."""
-    for step in steps:
-        if step.op == "view" and str(step.arguments.get("api", "")).startswith("nvml"):
-            return "nvml"
-        if step.op == "call" and str(step.arguments.get("name", "")).startswith("nvml"):
-            return "nvml"
-    return "cu"
+    return "nvml" if any(blind.of_nvml(step) for step in steps) else "cu"
 
 
 def _counted(seen: Counter[int], family: str) -> str:

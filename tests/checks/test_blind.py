@@ -156,3 +156,22 @@ def test_calls_by_another_name_cannot_be_counted(lab) -> None:
     assert lab.verdict(CALLS, [], "calls", info={"blind": [entry]}).status == "unknown"
     entry["names"] = ["cuMemFree_v2"]
     assert lab.verdict(CALLS, [], "calls", info={"blind": [entry]}).status == "invalid"
+
+
+COUNT = "{call: {name: nvmlDeviceGetCount_v2, with: [{out: count}], as: s}}"
+BEYOND = (
+    "{call: {name: nvmlDeviceGetHandleByIndex_v2, with: [7, {out: d}], as: s, result: NVML_ERROR_INVALID_ARGUMENT}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("check", "scenario"),
+    [
+        ("values", text("values: {step: s, count: 1}", steps=f"[{COUNT}]")),
+        ("outcome", text("outcome: {step: s, NVML_ERROR_INVALID_ARGUMENT: 1}", steps=f"[{BEYOND}]")),
+        ("steps", text("ledger_empty: {at: end}", steps=f"[{BEYOND}]")),
+    ],
+)
+def test_what_is_no_matter_of_memory_is_judged(lab, check: str, scenario: str) -> None:
+    """Numbers of devices and processes are no figures of memory, and NVML's 2 is an argument, not a lack of memory."""
+    assert _run(lab, "memory", scenario, ([ended(0, OK, "nvmlDeviceGetCount_v2", a=3)], {}), check).status == "invalid"
