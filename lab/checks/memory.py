@@ -88,7 +88,8 @@ def _peaks(of: str, arguments: Mapping[str, Any], scenario: Scenario, run: RunDa
     scope = Scope.of(scenario, arguments)
     deaths = _Deaths(scenario, run)
     if of == "device":
-        for ordinal in [device] if device is not None else range(len(scenario.node.gpus)):
+        known = range(len(scenario.node.gpus)) if not ends.size else sorted({*ends["device"].tolist()})
+        for ordinal in [device] if device is not None else known:
             mine = ends[(ends["device"] == ordinal) & (ends["container"] == NONE16)]
             counter = _highest(mine, "b")
             yield _living(f"device {ordinal}", changes[changes["device"] == ordinal], counter, bound, deaths)

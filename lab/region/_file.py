@@ -89,7 +89,7 @@ class Region:
         head = self.header[0]
         devices = layout.dtype("hl_region_device")
         self.devices: Records = np.frombuffer(memory, devices, int(head["device_count"]), int(head["device_offset"]))
-        """hl_region_device by ordinal."""
+        """hl_region_device by row: of an ordinal, or of whichever device it was claimed for (`row`)."""
         slots = layout.dtype("hl_region_slot")
         self.slots: Records = np.frombuffer(memory, slots, int(head["slot_count"]), int(head["slot_offset"]))
         """hl_region_slot by index."""
@@ -133,6 +133,14 @@ class Region:
     def used(self, device: int) -> int:
         """Bytes in use on a device, pending included: what the limit is compared with."""
         return int(self.devices["used"][device])
+
+    def row(self, uuid: bytes, number: int) -> int | None:
+        """The row of the device with this UUID: the one that was claimed for it, else that of its number while nobody
+        has claimed it; None: its processes have no row yet."""
+        known = [bytes(one) for one in self.devices["uuid"]]
+        if uuid in known:
+            return known.index(uuid)
+        return number if number < len(known) and not any(known[number]) else None
 
     def limit(self, device: int) -> int:
         """Bytes; 0 = none."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.runner import plan
 from lab.scenario.model import Container, Scenario
-from lab.spec import Dialect, dialect_names, load_dialect
+from lab.spec import Dialect, Limit, dialect_names, load_dialect
 
 
 def blind(scenario: Scenario) -> list[dict[str, Any]]:
@@ -49,12 +49,12 @@ def blind(scenario: Scenario) -> list[dict[str, Any]]:
 
 def _foreign_words(container: Container, dialect: Dialect) -> Mapping[str, str]:
     """Limits that the scenario itself writes into the environment, in variables that this dialect does not have."""
-    own = {form for one in (dialect.memory, dialect.cores) for form in (one.variable, one.device_variable)}
+    own = {form for one in (dialect.memory, dialect.cores) for form in _forms(one)}
     set_here = {*container.environment, *(name for process in container.processes for name in process.environment)}
     found: dict[str, str] = {}
     for kind, form in _limit_variables():
         for name in sorted(set_here):
-            if form not in own and re.fullmatch(re.escape(form).replace(r"\{i\}", r"\d+"), name):
+            if form not in own and re.fullmatch(_pattern(form), name):
                 found.setdefault(
                     kind, f"the scenario sets {name}, which an interposer of dialect {dialect.name} does not read"
                 )
@@ -70,7 +70,16 @@ def _of_all_dialects() -> Iterator[tuple[str, str]]:
     for name in dialect_names():
         dialect = load_dialect(name)
         for kind, limit in (("memory", dialect.memory), ("cores", dialect.cores)):
-            yield from ((kind, form) for form in (limit.variable, limit.device_variable) if form)
+            yield from ((kind, form) for form in _forms(limit) if form)
+
+
+def _forms(limit: Limit) -> tuple[str, str, str]:
+    return limit.variable, limit.device_variable, limit.uuid_variable
+
+
+def _pattern(form: str) -> str:
+    """Names of this form; a UUID may still be a placeholder of the scenario's."""
+    return re.escape(form).replace(r"\{i\}", r"\d+").replace(r"\{uuid\}", r"(GPU|MIG|\{uuid:)\S+")
 
 
 def _points_of(scenario: Scenario, container: str) -> bool:

@@ -139,6 +139,8 @@ def _check_interposer(scenario: Scenario, name: str, on: str) -> None:
         return
     if dialect.needs_container and (reason := probe_isolation()):
         raise GuestError(f"--dialect {dialect.name}: needs {dialect.needs_container}; no containers here: {reason}")
+    if on == "real" and plan.names_uuids(scenario):
+        raise GuestError(f"{scenario.name}: names devices by {{uuid:...}}, which only --on fake knows beforehand")
     if dialect.names_devices and on == "real":
         raise GuestError(f"--dialect {dialect.name}: names devices by UUID, which only --on fake knows beforehand")
 
@@ -272,7 +274,7 @@ class _Run:
             )
             shared |= plan.host_pid_variables(model, isolated=self.isolated)
             shared["HOOKLAB_CONTAINER"] = str(model.index)
-            self.variables.append(shared | dict(model.environment))
+            self.variables.append(shared | plan.filled(scenario, model.environment))
             self.stack.callback(container.stop)
             container.start(shared)
 
@@ -369,10 +371,12 @@ class _Run:
         return found
 
     def _context_bytes(self) -> str:
-        """What a context is charged: on a real GPU what NVML says of the first one."""
+        """What a context is charged: on a real GPU, and where MIG devices differ, what NVML says of the first one."""
         if self.scenario.node.context is not None:
             return str(self.scenario.node.context)
-        return "learn" if self.on == "real" else str(plan.profiles(self.scenario)[0].context_bytes)
+        if self.on == "real":
+            return "learn"
+        return plan.context_bytes(plan.profiles(self.scenario))
 
     # -- play --------------------------------------------------------------------------------------------------------
 
@@ -421,6 +425,7 @@ class _Run:
         if played:
             program = self.directory.path / "programs" / f"{instance.index}.txt"
             text = program_text(process, seed=self.scenario.seed + instance.index, waits=together)
+            text = plan.with_uuids(self.scenario, text)
             program.write_text(text, encoding="utf-8")
             command = [str(native.path("hooklab-caller"))]
             if process.clear_environment:
@@ -460,13 +465,12 @@ class _Run:
 
     def _environment(self, instance: Instance, container: Container) -> dict[str, str]:
         process = instance.process
+        own = plan.filled(self.scenario, process.environment)
         if process.clear_environment:
-            return dict(process.environment)
+            return own
         found = plan.inherited() | self.variables[instance.container.index] | plan.process_variables(instance)
         found |= plan.point_plan(self.scenario, instance, self.point_slots)
-        found |= plan.library_path(self.driver, needed=not self.has_cache, scratch=self.scratch) | dict(
-            process.environment
-        )
+        found |= plan.library_path(self.driver, needed=not self.has_cache, scratch=self.scratch) | own
         if not self.isolated and container.layout.library is not None:
             first = plan.preloaded(instance.container, process)  # before the interposer, as with ld.so.preload
             found["LD_PRELOAD"] = ":".join([*first, *plan.preload_list(str(container.layout.library))])
@@ -603,10 +607,11 @@ class _Run:
 
     def _renumbering(self) -> frozenset[int]:
         """Processes that may number the devices in their own way."""
+        cut = any(profile.cuts is not None for profile in plan.profiles(self.scenario))
         return frozenset(
             instance.index
             for instance in self.instances
-            if quantities.RENUMBER & {*instance.container.environment, *instance.process.environment}
+            if quantities.RENUMBER & {*instance.container.environment, *instance.process.environment} or cut
         )
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -682,8 +687,11 @@ class _Run:
             except RegionError as error:
                 self.unknown.append({"what": f"ledger of container {model.name}", "why": str(error)})
                 continue
-            for device in range(len(self.scenario.node.gpus)):
+            rows = max((len(usage.bytes) for usage in usages), default=0)
+            for device in range(max(rows, len(self.scenario.node.gpus))):
                 held = sum(usage.bytes[device] for usage in usages if device < len(usage.bytes))
+                if not held and device >= len(self.scenario.node.gpus):
+                    continue
                 self.left[(model.name, device)] = held
                 if self.recorder is not None:
                     self.recorder.add("LEDGER_END", container=model.index, device=device, a=held, b=len(usages))
@@ -700,7 +708,7 @@ class _Run:
             for name, value in constants.items()
             if name.startswith("HL_KIND_")
         }
-        for device in range(len(self.scenario.node.gpus)):
+        for device in range(len(snapshot.devices)):
             if self.recorder is None:
                 break
             state = snapshot.devices[device]

@@ -6,6 +6,7 @@ Pure but for looking at files: nothing here starts a process.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import uuid
@@ -24,7 +25,7 @@ from lab.scenario import vocabulary
 from lab.scenario.model import Container as ContainerModel
 from lab.scenario.model import Fault, Instance, Process, Scenario, Step
 from lab.spec import Dialect, Profile, load_profile
-from lab.spec.profile import device_uuid, uuid_text
+from lab.spec.profile import node_uuids
 
 HISTORY_LEVELS = {"none": 0, "events": 1, "calls": 2}
 _DROPPED = ("HOOKLAB_", "CUDA_DEVICE_", "LIBCUDA_LOG_LEVEL", "CUDA_REDIRECT", "LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR")
@@ -44,6 +45,12 @@ def _resized(profile: Profile, total: int | None) -> Profile:
         "memory.nvml_total_bytes": total + profile.nvml_reserved_bytes,
     }
     return profile.changed(numbers, source="the scenario's node.memory")
+
+
+def context_bytes(profiles: Sequence[Profile]) -> str:
+    """HOOKLAB_CONTEXT_BYTES on a fake node: the first card's; where a card is cut, each instance's own is learned."""
+    cut = any(profile.cuts is not None for profile in profiles)
+    return "learn" if cut else str(profiles[0].context_bytes)
 
 
 def node_faults(scenario: Scenario) -> list[tuple[int, NodeFault]]:
@@ -219,6 +226,32 @@ def host_pid_variables(container: ContainerModel, *, isolated: bool) -> dict[str
     ]
 
 
+_UUID = re.compile(r"(?:\{|%7B)uuid:(\d+)(?:/(\d+))?(:bare)?(?:\}|%7D)")
+
+
+def with_uuids(scenario: Scenario, text: str) -> str:
+    """A text, plain or percent-encoded, with the node's UUIDs in place of `{uuid:CARD}`, `{uuid:CARD/NUMBER}` (a MIG
+    device) and, without what they begin with, `{uuid:CARD:bare}`."""
+    uuids = node_uuids(scenario.seed, profiles(scenario))
+
+    def uuid_of(match: re.Match[str]) -> str:
+        found = uuids[int(match[1])][0 if match[2] is None else int(match[2]) + 1]
+        return found.partition("-")[2] if match[3] else found
+
+    return _UUID.sub(uuid_of, text)
+
+
+def filled(scenario: Scenario, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with UUIDs in names and values."""
+    return {with_uuids(scenario, key): with_uuids(scenario, value) for key, value in environment.items()}
+
+
+def names_uuids(scenario: Scenario) -> bool:
+    """Whether something in the scenario stands for a UUID: only a fake node's are known beforehand."""
+    parts = [(one.environment, [(p.environment, p.steps, p.run) for p in one.processes]) for one in scenario.containers]
+    return bool(_UUID.search(str(parts)))
+
+
 def library_place(dialect: Dialect, library: Path | None) -> str:
     """Where a container has the interposer."""
     return dialect.container_path or (f"{VGPU}/{library.name}" if library else "")
@@ -246,7 +279,7 @@ def limit_variables(scenario: Scenario, model: ContainerModel, container: Contai
     memory = {device: limit for device in range(count) if (limit := model.memory_limit(device)) is not None}
     cores: Mapping[int, int] | int | None = model.cores.get(None)
     each = {device: value for device, value in model.cores.items() if device is not None}
-    uuids = [uuid_text(device_uuid(scenario.seed, device)) for device in range(count)]
+    uuids = [card[0] for card in node_uuids(scenario.seed, profiles(scenario))]
     dialect = dialect_of(scenario, model)
     if container.layout.library is not None:
         every = dict.fromkeys(range(count), cores) if isinstance(cores, int) else {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lab.node.layout import kind_names
-from lab.node.model import ContainerState, NodeSnapshot, ProcessState
+from lab.node.model import ContainerState, DeviceState, NodeSnapshot, ProcessState
 from lab.region import Process, Region
 from lab.spec import LedgerRow
 
@@ -46,7 +46,7 @@ def moment(
     """Rows of every process that holds memory or has some booked.
 
     ``ledgers``: by container. ``labels``: of processes by their index in the run. ``renumbering``: indices of processes
-    whose device numbers are their own; they get one row, of all devices.
+    whose device numbers are their own; where a ledger knows devices by those numbers only, they get one row of all.
     """
     containers = {container.index: container for container in snapshot.containers}
     booked = {name: _slots(ledger) for name, ledger in ledgers.items()}
@@ -65,7 +65,8 @@ def moment(
         for device in snapshot.devices:
             index = device.index
             physical = {kind: size for kind, size in process.bytes[index].items() if size}
-            ledger = None if entry is None else _booked(entry, index)
+            row = _row(ledgers.get(name), device)
+            ledger = None if entry is None else _booked(entry, row)
             counted = sum(ledger.values()) if isinstance(ledger, dict) else ledger or 0
             if not physical and not process.contexts[index] and not counted:
                 continue
@@ -74,12 +75,13 @@ def moment(
                 | {
                     "device": index,
                     "physical": physical,
-                    "limit": _limit(container, ledgers.get(name), index),
+                    "limit": _limit(container, ledgers.get(name), row, index),
                     "ledger": ledger,
                     "observed": process.seen(index, device.nvml_context_extra),
                 }
             )
-        rows += [_all_devices(mine)] if process.index in renumbering and mine else mine
+        own = process.index in renumbering and not isinstance(ledgers.get(name), Region)
+        rows += [_all_devices(mine)] if own and mine else mine
     return rows
 
 
@@ -115,7 +117,16 @@ def _entry(process: ProcessState, booked: Sequence[Process | LedgerRow]) -> Proc
     return None
 
 
-def _booked(entry: Process | LedgerRow, device: int) -> dict[str, int] | int:
+def _row(ledger: Ledger | None, device: DeviceState) -> int | None:
+    """Where a ledger keeps this device; None: nowhere."""
+    if isinstance(ledger, Region):
+        return ledger.row(bytes.fromhex(device.uuid.partition("-")[2].replace("-", "")), device.index)
+    return device.index
+
+
+def _booked(entry: Process | LedgerRow, device: int | None) -> dict[str, int] | int:
+    if device is None:
+        return {}
     if isinstance(entry, LedgerRow):
         return entry.bytes[device] if device < len(entry.bytes) else 0
     found = dict(zip(kind_names(), entry.used.get(device, ()), strict=False))
@@ -123,9 +134,9 @@ def _booked(entry: Process | LedgerRow, device: int) -> dict[str, int] | int:
     return {kind: size for kind, size in found.items() if size}
 
 
-def _limit(container: ContainerState | None, ledger: Ledger | None, device: int) -> int:
+def _limit(container: ContainerState | None, ledger: Ledger | None, row: int | None, device: int) -> int:
     if isinstance(ledger, Region):
-        return ledger.limit(device)
+        return 0 if row is None else ledger.limit(row)
     return container.limit[device] if container else 0
 
 

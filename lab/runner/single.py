@@ -34,7 +34,7 @@ from lab.runner.rundir import RunDirectory
 from lab.runner.service import service_of
 from lab.scenario.units import format_size
 from lab.spec import SpecError, load_profile
-from lab.spec.profile import ProfileError, device_uuid, uuid_text
+from lab.spec.profile import ProfileError, node_uuids
 
 _CAPACITY = 1 << 20
 
@@ -110,7 +110,7 @@ def execute(command: Sequence[str], options: ExecOptions) -> ExecResult:
             stack.enter_context(service)
         shared = _variables(options, node, directory, recorder)
         each = {} if memory is None else dict.fromkeys(range(len(options.gpus)), memory)
-        uuids = [uuid_text(device_uuid(0, device)) for device in range(len(options.gpus))]
+        uuids = [card[0] for card in node_uuids(0, [load_profile(gpu) for gpu in options.gpus])]
         if library is not None:
             percent = {} if options.cores is None else dict.fromkeys(range(len(options.gpus)), options.cores)
             write_files(dialect, box, memory=each, cores=percent, uuids=uuids)
@@ -180,7 +180,7 @@ def _variables(
     found = {"HOOKLAB_CONTAINER": "0", "HOOKLAB_PROCESS": "0"}
     if node is not None:
         found |= node.environment
-        found["HOOKLAB_CONTEXT_BYTES"] = str(load_profile(options.gpus[0]).context_bytes)
+        found["HOOKLAB_CONTEXT_BYTES"] = plan.context_bytes([load_profile(gpu) for gpu in options.gpus])
     if directory is not None and recorder is not None:
         found["HOOKLAB_HISTORY"] = str(directory.history)
     if options.memory_mode:

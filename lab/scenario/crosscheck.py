@@ -7,12 +7,13 @@ because the schema reports it. That is how one reading finds all mistakes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lab.scenario import arguments, vocabulary
 from lab.scenario.tree import Path
+from lab.spec import load_profile, profile_names
 
 
 class Report(Protocol):
@@ -227,6 +228,37 @@ def _devices(raw: dict[Any, Any], groups: list[_Group], report: Report) -> None:
             for device in _mapping(limit):
                 if isinstance(device, int) and device >= count:
                     report(("containers", name, "limits", kind, device), f"no device {device}: the node has {count}")
+    for path, text in _texts((), raw.get("containers")):
+        _uuids(("containers", *path), text, gpus if isinstance(gpus, list) else [], report)
+
+
+def _texts(path: Path, tree: Any) -> Iterator[tuple[Path, str]]:
+    """Every text below, keys included."""
+    if isinstance(tree, str):
+        yield path, tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from (((*path, key), one) for one in (key,) if isinstance(one, str))
+            yield from _texts((*path, key), value)
+    elif isinstance(tree, list):
+        for number, value in enumerate(tree):
+            yield from _texts((*path, number), value)
+
+
+def _uuids(path: Path, text: str, gpus: Sequence[Any], report: Report) -> None:
+    """`{uuid:CARD}`, `{uuid:CARD/NUMBER}` and `{uuid:...:bare}` name devices that the node has."""
+    for whole in re.findall(r"\{uuid:[^}]*\}", text):
+        match = re.fullmatch(r"\{uuid:(\d+)(?:/(\d+))?(?::bare)?\}", whole)
+        if match is None:
+            report(path, f"{whole}: write {{uuid:CARD}}, or {{uuid:CARD/NUMBER}} for a MIG device")
+            continue
+        card, number = int(match[1]), match[2]
+        if gpus and card >= len(gpus):
+            report(path, f"{whole}: no device {card}: the node has {len(gpus)}")
+        elif number and gpus and gpus[card] in profile_names():
+            cuts = load_profile(gpus[card]).cuts or ()
+            if int(number) >= len(cuts):
+                report(path, f"{whole}: {gpus[card]} has {len(cuts)} MIG devices")
 
 
 def _steps_of(group: _Group, report: Report) -> None:

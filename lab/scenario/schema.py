@@ -498,7 +498,12 @@ class ContainerForm(Form):
         default="host", description="whether it has its own PID namespace"
     )
     share_region_with: Name | None = Field(default=None, description="use the ledger file of that container")
-    environment: dict[str, str] = Field(default={}, description="variables for all its processes")
+    environment: dict[str, str] = Field(
+        default={},
+        description="variables for all its processes; in names and values, here and in steps, `{uuid:CARD}` is a "
+        "card's UUID, `{uuid:CARD/NUMBER}` that of one of its MIG devices, and `{uuid:...:bare}` the same without what "
+        "it begins with",
+    )
     host_pids: Literal["broker", "procfs"] | None = Field(
         default=None, description="who tells its processes their host PID: a broker, or the host's procfs mounted"
     )

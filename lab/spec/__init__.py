@@ -5,7 +5,7 @@ dtype is asked for. A file that breaks a rule raises `SpecError` with one line t
 """
 
 from lab.spec._dialect_forms import dialect_names, load_dialect
-from lab.spec._dialects import Dialect, LedgerDialect, LedgerRow
+from lab.spec._dialects import Dialect, LedgerDialect, LedgerRow, Limit
 from lab.spec._errors import ErrorCode, ErrorTable, load_errors
 from lab.spec._failures import FailureTable, load_failures
 from lab.spec._hooks import FOREIGN, Hook, HookTable, Steps, load_hooks
@@ -28,6 +28,7 @@ __all__ = [
     "Layout",
     "LedgerDialect",
     "LedgerRow",
+    "Limit",
     "Profile",
     "SpecError",
     "Steps",

@@ -65,8 +65,8 @@ def _read_dialect(path: Path) -> Dialect:
     check_keys(path, "file", data, _KEYS)
     if not data.get("name") or not isinstance(data["name"], str):
         raise SpecError(f'{path}: name is missing; write name = "..."')
-    memory = _table(path, data, "memory", {"variable", "device_variable", "unit", "none", "lazy"})
-    cores = _table(path, data, "cores", {"variable", "device_variable", "none"})
+    memory = _table(path, data, "memory", {"variable", "device_variable", "uuid_variable", "unit", "none", "lazy"})
+    cores = _table(path, data, "cores", {"variable", "device_variable", "uuid_variable", "none"})
     unit = memory.get("unit", "bytes")
     if unit not in UNITS:
         raise SpecError(f"{path}: [memory] unit is {unit!r}; write one of {', '.join(UNITS)}")
@@ -96,7 +96,12 @@ def _read_dialect(path: Path) -> Dialect:
 
 
 def _limit(path: Path, section: str, table: dict[str, str]) -> Limit:
-    limit = Limit(table.get("variable", ""), table.get("device_variable", ""), table.get("none", ""))
+    limit = Limit(
+        table.get("variable", ""),
+        table.get("device_variable", ""),
+        table.get("none", ""),
+        table.get("uuid_variable", ""),
+    )
     if not limit.variable and not limit.device_variable and not limit.none and section == "memory":
         raise SpecError(
             f'{path}: [{section}]: needs variable or device_variable, or none = "why such a limit cannot be told"'
@@ -105,6 +110,8 @@ def _limit(path: Path, section: str, table: dict[str, str]) -> Limit:
         raise SpecError(f"{path}: [{section}]: none beside a variable; write one of them")
     if limit.device_variable and "{i}" not in limit.device_variable:
         raise SpecError(f"{path}: [{section}] device_variable: needs {{i}} where the device ordinal goes")
+    if limit.uuid_variable and "{uuid}" not in limit.uuid_variable:
+        raise SpecError(f"{path}: [{section}] uuid_variable: needs {{uuid}} where the device's UUID goes")
     for name in (limit.variable, limit.device_variable):
         _check_variable(path, f"[{section}] variable", name)
     return limit

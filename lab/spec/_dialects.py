@@ -147,6 +147,8 @@ class Limit:
     """Limit of device {i}; empty: there is none."""
     none: str
     """Why this limit cannot be told at all: what depends on it is unknown. Empty: there is no such reason."""
+    uuid_variable: str = ""
+    """Limit of the device whose UUID stands for {uuid}; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@
 #define HL_CONFIG_FILE "/usr/local/vgpu/hooklab.conf"
 #endif
 
-enum { KEYS = 128, ARENA = 32768, FILE_BYTES = 16384 };
+enum { KEYS = 256, NAME_BYTES = 128, FOUND = 64, ARENA = 32768, FILE_BYTES = 16384 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -121,6 +121,38 @@ const char *hl_config(const char *key) {
     pthread_mutex_unlock(&mutex);
     errno = saved;
     return value;
+}
+
+/* Takes the name in front of '=' if it begins so and is not among them yet. */
+static void collect(const char *line, const char *stop, const char *prefix, char names[][NAME_BYTES], unsigned *count) {
+    while (line < stop && blank(*line)) line++;
+    const char *equals = memchr(line, '=', (size_t)(stop - line));
+    while (equals && equals > line && blank(equals[-1])) equals--;
+    size_t length = equals ? (size_t)(equals - line) : 0;
+    if (length >= NAME_BYTES || length < strlen(prefix) || memcmp(line, prefix, strlen(prefix)) || *count == FOUND)
+        return;
+    for (unsigned i = 0; i < *count; i++)
+        if (strlen(names[i]) == length && !memcmp(names[i], line, length)) return;
+    memcpy(names[*count], line, length);
+    names[(*count)++][length] = 0;
+}
+
+void hl_config_each(const char *prefix, void (*found)(const char *)) {
+    char names[FOUND][NAME_BYTES];
+    unsigned count = 0;
+    int saved = errno;
+    pthread_mutex_lock(&mutex);
+    for (char **entry = environ; entry && *entry; entry++)
+        collect(*entry, *entry + strlen(*entry), prefix, names, &count);
+    read_file();
+    for (const char *line = text; *line;) {
+        const char *stop = strchrnul(line, '\n');
+        collect(line, stop, prefix, names, &count);
+        line = *stop ? stop + 1 : stop;
+    }
+    pthread_mutex_unlock(&mutex);
+    errno = saved;
+    for (unsigned i = 0; i < count; i++) found(names[i]);
 }
 
 /* Shift of a unit letter, -1 if it is none. HAMi's units are binary whether or not they say so ("m", "MB", "MiB"). */

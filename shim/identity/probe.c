@@ -44,7 +44,7 @@ struct list {
 };
 struct eye { /* one GPU as NVML shows it */
     nvmlDevice_t device;
-    char name[48]; /* GPU-... */
+    char name[48]; /* GPU-... or MIG-... */
     bool started;
 };
 
@@ -61,6 +61,8 @@ static bool open_eye(int device, struct eye *eye) {
         at += sprintf(at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
     if (start() != NVML_SUCCESS) return false;
     eye->started = true;
+    if (handle_of(eye->name, &eye->device) == NVML_SUCCESS) return true;
+    memcpy(eye->name, "MIG", 3); /* no card has it: a part of one */
     return handle_of(eye->name, &eye->device) == NVML_SUCCESS;
 }
 

@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "ledger.h"
+#include "pacing.h"
 
 #include <string.h>
 
@@ -47,6 +48,38 @@ bool hl_books_open(void) {
 }
 
 void hl_books_forget(void) { usable = false; }
+
+/* Before CUDA is asked, the rows say which device is whose; an ordinal is a guess. */
+int hl_books_nvml(nvmlDevice_t device) {
+    unsigned char uuid[16];
+    int ordinal = hl_devices_nvml(device);
+    if (hl_devices_count() || !hl_devices_handle_uuid(device, uuid)) return ordinal;
+    int at = hl_ledger_row(uuid);
+    if (at >= 0) return at;
+    return hl_ledger_is_taken(ordinal) ? -1 : ordinal;
+}
+
+void hl_books_devices(void) {
+    bool changed = false;
+    unsigned char uuid[16];
+    for (int device = 0; device < HL_DEVICES && hl_devices_uuid(device, uuid); device++) {
+        hl_limits_settle(device, uuid);
+        const struct hl_uuid_limit *own = hl_limits_of(uuid);
+        struct hl_ledger_claim claim = {.uuid = uuid,
+                                        .limit = hl_limits.memory[device],
+                                        .cores = hl_limits.cores[device],
+                                        .by_uuid = own && (own->has_memory || own->has_cores)};
+        changed |= claim.by_uuid;
+        if (!usable) continue;
+        int problem = hl_ledger_claim(device, &claim);
+        if (problem) {
+            hl_log(0, "device %d: the books have no row left for it; its charges are refused", device);
+            hl_limits.refuse[device] = hl_limits.any = true;
+        }
+        changed |= hl_ledger_device(device) != hl_pacers[device].row;
+    }
+    if (changed) hl_pacing_prepare();
+}
 
 /* A clean end is said in the books; what is still held stays in them as long as the driver holds it. */
 __attribute__((destructor)) static void close_books(void) {

@@ -5,6 +5,7 @@
 #include "preload.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -13,6 +14,7 @@ static struct {
     int learned; /* release/acquire: the rest is whole */
     int count;
     CUuuid uuid[HL_CARDS];
+    CUuuid card[HL_CARDS]; /* of the card, where the device is a part of one (MIG); else the same */
 } cuda;
 
 enum { HANDLES = 32 };
@@ -25,13 +27,16 @@ static unsigned handles_used;
 void hl_devices_learn(void) {
     __typeof__(&cuDeviceGetCount) get_count = HL_REAL(cuDeviceGetCount);
     __typeof__(&cuDeviceGetUuid_v2) get_uuid = HL_REAL(cuDeviceGetUuid_v2);
-    if (!get_uuid) get_uuid = HL_REAL(cuDeviceGetUuid);
+    __typeof__(&cuDeviceGetUuid) get_card = HL_REAL(cuDeviceGetUuid);
+    if (!get_uuid) get_uuid = get_card;
     int count = 0;
     if (!get_count || !get_uuid || get_count(&count) != CUDA_SUCCESS) return;
     cuda.count = count;
-    for (int device = 0; device < count && device < HL_CARDS; device++)
+    for (int device = 0; device < count && device < HL_CARDS; device++) {
         if (get_uuid(&cuda.uuid[device], device) != CUDA_SUCCESS)
             memset(&cuda.uuid[device], 0, sizeof cuda.uuid[device]);
+        if (!get_card || get_card(&cuda.card[device], device) != CUDA_SUCCESS) cuda.card[device] = cuda.uuid[device];
+    }
     hl_devices_forget_nvml();
     __atomic_store_n(&cuda.learned, 1, __ATOMIC_RELEASE);
 }
@@ -54,27 +59,58 @@ void hl_devices_forget(void) {
     hl_devices_forget_nvml();
 }
 
-/* "GPU-8ab12c34-...": 16 bytes in text order. */
-static bool uuid_bytes(const char *text, unsigned char *bytes) {
-    if (!strncasecmp(text, "GPU-", 4)) text += 4;
+bool hl_uuid_bytes(const char *text, unsigned char *bytes) {
+    if (!strncasecmp(text, "GPU", 3) || !strncasecmp(text, "MIG", 3)) text += 3;
     unsigned digits = 0;
-    for (; *text && digits < 32; text++) {
-        if (*text == '-') continue;
+    for (; *text; text++) {
+        if (*text == '-' || *text == '_') continue;
         int low = *text | 0x20;
         int value = low >= '0' && low <= '9' ? low - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
-        if (value < 0) return false;
+        if (value < 0 || digits == 32) return false;
         bytes[digits / 2] = (unsigned char)(digits & 1 ? bytes[digits / 2] | value : value << 4);
         digits++;
     }
     return digits == 32;
 }
 
-static int by_cuda(const char *text) {
+static int by_cuda(const char *text, const CUuuid *uuids) {
     unsigned char bytes[16];
-    if (!uuid_bytes(text, bytes)) return -1;
+    if (!hl_uuid_bytes(text, bytes)) return -1;
     for (int device = 0; device < cuda.count && device < HL_CARDS; device++)
-        if (!memcmp(&cuda.uuid[device], bytes, sizeof bytes)) return device;
+        if (!memcmp(&uuids[device], bytes, sizeof bytes)) return device;
     return -1;
+}
+
+bool hl_devices_handle_uuid(nvmlDevice_t device, unsigned char *uuid) {
+    __typeof__(&nvmlDeviceGetUUID) get_uuid = HL_REAL(nvmlDeviceGetUUID);
+    char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+    return get_uuid && get_uuid(device, text, sizeof text) == NVML_SUCCESS && hl_uuid_bytes(text, uuid);
+}
+
+static const char mig[] = "MIG-";
+static bool is_mig(const char *text) { return !strncasecmp(text, mig, sizeof mig - 1); }
+
+/* The UUID of the card that a MIG device is a part of. */
+static bool card_of(nvmlDevice_t device, char *text, unsigned bytes) {
+    __typeof__(&nvmlDeviceGetDeviceHandleFromMigDeviceHandle) parent =
+        HL_REAL(nvmlDeviceGetDeviceHandleFromMigDeviceHandle);
+    __typeof__(&nvmlDeviceGetUUID) get_uuid = HL_REAL(nvmlDeviceGetUUID);
+    nvmlDevice_t card;
+    return parent && get_uuid && parent(device, &card) == NVML_SUCCESS && get_uuid(card, text, bytes) == NVML_SUCCESS;
+}
+
+/* Whether an entry of CUDA_VISIBLE_DEVICES names this MIG device: the beginning of its UUID, or the form of drivers before
+ * 470, "MIG-<UUID of the card>/<GPU instance>/<compute instance>". */
+static bool names_mig(const char *entry, size_t length, nvmlDevice_t device, const char *uuid) {
+    char card[NVML_DEVICE_UUID_V2_BUFFER_SIZE], old[sizeof card + 32];
+    if (!memchr(entry, '/', length)) return length > sizeof mig - 1 && !strncasecmp(uuid, entry, length);
+    __typeof__(&nvmlDeviceGetGpuInstanceId) gpu = HL_REAL(nvmlDeviceGetGpuInstanceId);
+    __typeof__(&nvmlDeviceGetComputeInstanceId) compute = HL_REAL(nvmlDeviceGetComputeInstanceId);
+    unsigned one, two;
+    if (!gpu || !compute || gpu(device, &one) || compute(device, &two) || !card_of(device, card, sizeof card))
+        return false;
+    return snprintf(old, sizeof old, "%s%s/%u/%u", mig, card, one, two) == (int)length &&
+           !strncasecmp(old, entry, length);
 }
 
 /* The only card whose UUID begins so, else -1: none or several. */
@@ -92,8 +128,23 @@ static int silent(const struct hl_cards *cards) {
     return -1;
 }
 
+/* The card of the MIG device that an entry names; -1: cannot be told. */
+static int card_of_entry(const struct hl_cards *cards, const char *entry, size_t length) {
+    enum { MOST = 7 };
+    __typeof__(&nvmlDeviceGetMigDeviceHandleByIndex) part_of = HL_REAL(nvmlDeviceGetMigDeviceHandleByIndex);
+    __typeof__(&nvmlDeviceGetUUID) get_uuid = HL_REAL(nvmlDeviceGetUUID);
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    nvmlDevice_t part;
+    for (unsigned i = 0; part_of && get_uuid && i < cards->count; i++)
+        for (unsigned index = 0; cards->card[i].handle && index < MOST; index++)
+            if (part_of(cards->card[i].handle, index, &part) == NVML_SUCCESS &&
+                get_uuid(part, uuid, sizeof uuid) == NVML_SUCCESS && names_mig(entry, length, part, uuid))
+                return (int)i;
+    return -1;
+}
+
 /* The list as the driver reads it: up to the first entry that names no device; the first entry decides whether numbers or
- * UUIDs are meant; a device named twice leaves none. False: it names parts of cards. */
+ * UUIDs are meant; a device named twice leaves none; a MIG device leaves its card only. False: it cannot be told. */
 static bool by_environment(struct hl_cards *cards, const char *list) {
     int form = 0, ordinal = 0; /* 1 numbers, 2 UUIDs */
     while (*list) {
@@ -102,7 +153,11 @@ static bool by_environment(struct hl_cards *cards, const char *list) {
         while (length && isspace((unsigned char)*start)) start++, length--;
         list = start + length + (start[length] == ',');
         while (length && isspace((unsigned char)start[length - 1])) length--;
-        if (length >= 4 && !strncasecmp(start, "MIG-", 4)) return false;
+        if (length > 4 && is_mig(start)) {
+            int card = card_of_entry(cards, start, length);
+            for (unsigned i = 0; i < cards->count; i++) cards->card[i].ordinal = (int)i == card ? 0 : -1;
+            return card >= 0;
+        }
         int kind = length >= 4 && !strncasecmp(start, "GPU-", 4) ? 2 : 1, card = -1;
         if (form && kind != form) break;
         form = kind;
@@ -128,7 +183,7 @@ static bool by_environment(struct hl_cards *cards, const char *list) {
 static bool by_driver(struct hl_cards *cards) {
     bool found[HL_CARDS] = {false};
     for (unsigned i = 0; i < cards->count; i++) {
-        int ordinal = cards->card[i].handle ? by_cuda(cards->card[i].uuid) : -1;
+        int ordinal = cards->card[i].handle ? by_cuda(cards->card[i].uuid, cuda.card) : -1;
         cards->card[i].ordinal = ordinal;
         if (ordinal >= 0) found[ordinal] = true;
     }
@@ -160,9 +215,23 @@ bool hl_cards_chosen(struct hl_cards *cards) {
     return learned ? by_driver(cards) : by_environment(cards, list);
 }
 
+/* Before cuInit, of a MIG device: a process that sees one sees no other device, so it is the first or none. */
+static int by_guess_mig(nvmlDevice_t device, const char *uuid) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    __typeof__(&nvmlDeviceGetIndex) get_index = HL_REAL(nvmlDeviceGetIndex);
+    unsigned index = 1;
+    while (list && isspace((unsigned char)*list)) list++;
+    if (list && is_mig(list)) return names_mig(list, strcspn(list, ", "), device, uuid) ? 0 : -1;
+    return get_index && get_index(device, &index) == NVML_SUCCESS && index == 0 ? 0 : -1;
+}
+
 /* Before cuInit. */
 static int by_guess(nvmlDevice_t device) {
     struct hl_cards cards;
+    __typeof__(&nvmlDeviceGetUUID) get_uuid = HL_REAL(nvmlDeviceGetUUID);
+    char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+    if (get_uuid && get_uuid(device, text, sizeof text) == NVML_SUCCESS && is_mig(text))
+        return by_guess_mig(device, text);
     if (getenv("CUDA_VISIBLE_DEVICES")) {
         unsigned count = hl_cards_chosen(&cards) ? cards.count : 0;
         for (unsigned i = 0; i < count; i++)
@@ -182,7 +251,7 @@ int hl_devices_nvml(nvmlDevice_t device) {
     __typeof__(&nvmlDeviceGetUUID) get_uuid = HL_REAL(nvmlDeviceGetUUID);
     char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
     if (!get_uuid || get_uuid(device, text, sizeof text) != NVML_SUCCESS) return -1;
-    int ordinal = by_cuda(text);
+    int ordinal = by_cuda(text, cuda.uuid);
     unsigned at = __atomic_fetch_add(&handles_used, 1, __ATOMIC_ACQ_REL);
     if (at < HANDLES) {
         handles[at].ordinal = ordinal;

@@ -71,6 +71,7 @@ static void pre_init(void) {
 static void post_init(void) {
     hl_phase(HL_PHASE_POSTINIT_ENTER, 0);
     hl_devices_learn();
+    hl_books_devices();
     hl_phase(HL_PHASE_POSTINIT_EXIT, 0);
 }
 

@@ -1,4 +1,5 @@
-/* The limits of this container as the environment states them, in the names that HAMi uses.
+/* The limits of this container as the environment states them, in the names that HAMi uses: for all devices, by ordinal
+ * (KEY_0), or by UUID (KEY_GPU-..., KEY_MIG-..., with '_' for '-' where a shell allows no other), which wins.
  *
  * Unset and empty mean no limit; a value that cannot be read is neither: it is said once, by the variable's name, and
  * charges on the devices it concerns are refused, because guessing would either lift a limit or invent one. */
@@ -24,6 +25,8 @@ static int parse_percent(const char *text, uint64_t *percent) {
     *percent = value;
     return 0;
 }
+
+static const char a_size[] = "a size (digits, then k, m, g or t)", a_percentage[] = "a percentage (0 to 100)";
 
 static int parse_size(const char *text, uint64_t *bytes) { return hl_parse_size(text, bytes); }
 
@@ -52,6 +55,76 @@ static void read_family(const char *key, const char *what, int (*parse)(const ch
     }
     if (general_used)
         hl_log(0, "%s: \"%.64s\" is not %s; charges are refused until it is set right or unset", key, text, what);
+}
+
+/* ---- by UUID ---- */
+
+enum { BY_UUID = 32 };
+static struct hl_uuid_limit by_uuid[BY_UUID];
+static unsigned by_uuid_count;
+
+static const char memory_key[] = "CUDA_DEVICE_MEMORY_LIMIT", cores_key[] = "CUDA_DEVICE_SM_LIMIT";
+
+static struct hl_uuid_limit *entry_of(const unsigned char *uuid) {
+    for (unsigned i = 0; i < by_uuid_count; i++)
+        if (!memcmp(by_uuid[i].uuid, uuid, sizeof by_uuid[i].uuid)) return &by_uuid[i];
+    if (by_uuid_count == BY_UUID) return NULL;
+    struct hl_uuid_limit *made = &by_uuid[by_uuid_count++];
+    *made = (struct hl_uuid_limit){.has_memory = false};
+    memcpy(made->uuid, uuid, sizeof made->uuid);
+    return made;
+}
+
+const struct hl_uuid_limit *hl_limits_of(const unsigned char *uuid) {
+    for (unsigned i = 0; i < by_uuid_count; i++)
+        if (!memcmp(by_uuid[i].uuid, uuid, sizeof by_uuid[i].uuid)) return &by_uuid[i];
+    return NULL;
+}
+
+/* Nobody knows whose limit it is: every device's charges are refused. */
+static void refuse_all(const char *key, const char *why) {
+    hl_log(0, "%s: %s; charges are refused until it is set right or unset", key, why);
+    for (int device = 0; device < HL_DEVICES; device++) hl_limits.refuse[device] = true;
+    hl_limits.any = true;
+}
+
+static void read_by_uuid(const char *key) {
+    bool memory = !strncmp(key, memory_key, sizeof memory_key - 1);
+    const char *name = key + (memory ? sizeof memory_key : sizeof cores_key), *text = hl_config(key);
+    unsigned char uuid[16];
+    uint64_t value = 0;
+    int state = memory ? parse_size(text, &value) : parse_percent(text, &value);
+    if (state > 0 || (strncasecmp(name, "GPU", 3) && strncasecmp(name, "MIG", 3))) return; /* empty, or by ordinal */
+    if (!hl_uuid_bytes(name, uuid)) {
+        refuse_all(key,
+                   "there is no UUID behind the last of its words (GPU-... or MIG-... with 32 hexadecimal digits)");
+        return;
+    }
+    struct hl_uuid_limit *own = entry_of(uuid);
+    if (!own) {
+        refuse_all(key, "more than 32 devices are named by UUID");
+        return;
+    }
+    hl_limits.any = true;
+    if (state < 0) {
+        hl_log(0, "%s: \"%.64s\" is not %s; charges on that device are refused until it is set right or unset", key,
+               text, memory ? a_size : a_percentage);
+        own->refuse = true;
+    } else if (memory) {
+        own->memory = value;
+        own->has_memory = true;
+    } else {
+        own->cores = value;
+        own->has_cores = true;
+    }
+}
+
+void hl_limits_settle(int device, const unsigned char *uuid) {
+    const struct hl_uuid_limit *own = hl_limits_of(uuid);
+    if (!own || device < 0 || device >= HL_DEVICES) return;
+    if (own->has_memory) hl_limits.memory[device] = own->memory;
+    if (own->has_cores) hl_limits.cores[device] = own->cores;
+    if (own->refuse) hl_limits.refuse[device] = true;
 }
 
 static bool is_on(const char *key) {
@@ -96,6 +169,9 @@ void hl_limits_read(void) {
     hl_limits.all_cards = is_word("HOOKLAB_NVML_DEVICES", "all", "visible");
     hl_limits.all_processes = is_word("HOOKLAB_NVML_PROCESSES", "all", "own");
     say_what_is_not_done();
-    read_family("CUDA_DEVICE_MEMORY_LIMIT", "a size (digits, then k, m, g or t)", parse_size, hl_limits.memory);
-    read_family("CUDA_DEVICE_SM_LIMIT", "a percentage (0 to 100)", parse_percent, hl_limits.cores);
+    read_family(memory_key, a_size, parse_size, hl_limits.memory);
+    read_family(cores_key, a_percentage, parse_percent, hl_limits.cores);
+    by_uuid_count = 0;
+    hl_config_each("CUDA_DEVICE_MEMORY_LIMIT_", read_by_uuid);
+    hl_config_each("CUDA_DEVICE_SM_LIMIT_", read_by_uuid);
 }

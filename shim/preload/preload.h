@@ -113,12 +113,22 @@ struct hl_limits {
 };
 extern struct hl_limits hl_limits;
 void hl_limits_read(void);
+struct hl_uuid_limit { /* what was said of a device by its UUID */
+    unsigned char uuid[16];
+    bool has_memory, has_cores, refuse;
+    uint64_t memory, cores;
+};
+const struct hl_uuid_limit *hl_limits_of(const unsigned char *uuid); /* NULL: nothing */
+/* The device of this ordinal has that UUID: what was said by UUID counts from now on. */
+void hl_limits_settle(int device, const unsigned char *uuid);
 
 /* -- region and verdicts (books.c, verdict.c) -- */
 bool hl_books_open(void); /* pre-init: false = nothing asked for, the process runs as if we were not there */
 bool hl_books_usable(void);
-void hl_books_forget(void);          /* fork child: opened again when needed */
-uint64_t hl_books_limit(int device); /* what applies now: the region's, else the environment's; 0 = none */
+void hl_books_forget(void);             /* fork child: opened again when needed */
+int hl_books_nvml(nvmlDevice_t device); /* by which number the books know it here; -1: they do not */
+void hl_books_devices(void);            /* post-init: which device has which UUID is known, and so limits and rows */
+uint64_t hl_books_limit(int device);    /* what applies now: the region's, else the environment's; 0 = none */
 int32_t hl_verdict(int device, uint64_t size, int kind, uint64_t used, uint64_t limit, uint64_t others);
 const char *hl_policy(void); /* NULL = the built-in one */
 
@@ -164,11 +174,14 @@ void hl_hidden_look(void);                   /* memory may have been given back;
 void hl_hidden_launched(const void *object); /* a function or graph was launched; outside the frame */
 
 /* -- devices (devices.c) -- */
-void hl_devices_learn(void);                           /* post-init */
-void hl_devices_forget(void);                          /* fork child */
-void hl_devices_forget_nvml(void);                     /* NVML initialised again */
-bool hl_devices_uuid(int device, unsigned char *uuid); /* 16 bytes; false: not known */
-int hl_devices_count(void);                            /* 0 before cuInit succeeded */
+void hl_devices_learn(void);                                           /* post-init */
+void hl_devices_forget(void);                                          /* fork child */
+void hl_devices_forget_nvml(void);                                     /* NVML initialised again */
+bool hl_devices_uuid(int device, unsigned char *uuid);                 /* 16 bytes; false: not known */
+bool hl_devices_handle_uuid(nvmlDevice_t device, unsigned char *uuid); /* what NVML says; false: it does not */
+/* 16 bytes of "GPU-..." or "MIG-..." in any case, with '_' or '-' between; false: there is no whole UUID in the text. */
+bool hl_uuid_bytes(const char *text, unsigned char *bytes);
+int hl_devices_count(void);               /* 0 before cuInit succeeded */
 int hl_devices_nvml(nvmlDevice_t device); /* CUDA ordinal of an NVML device, -1 = not visible to CUDA here */
 enum { HL_CARDS = 64 };
 struct hl_cards { /* every card of NVML, by NVML's own index */

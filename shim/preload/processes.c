@@ -96,10 +96,10 @@ static nvmlReturn_t ours(ask_fn ask, nvmlDevice_t device, size_t stride, bool co
     if (result == NVML_SUCCESS && !own) result = NVML_ERROR_MEMORY;
     if (own) {
         hl_share_bury(); /* the dead have no row */
-        int ordinal = hl_devices_nvml(device);
-        hl_own_find(own, ordinal, *rows, *count, stride);
+        int number = hl_books_nvml(device);
+        hl_own_find(own, number, *rows, *count, stride);
         *count = filter(own, *rows, *count, stride, 0);
-        if (computes && ordinal >= 0) *count = unknown(own, rows, *count, stride);
+        if (computes && number >= 0) *count = unknown(own, rows, *count, stride);
     }
     free(own);
     errno = saved;
@@ -191,7 +191,7 @@ static unsigned our_samples(nvmlDevice_t device, void *samples, unsigned count, 
     unsigned listed = 0;
     struct hl_own *own = malloc(sizeof *own);
     if (whole(ask_present, device, sizeof(nvmlProcessInfo_v2_t), &listed, &rows) != NVML_SUCCESS) listed = 0;
-    bool known = own && hl_own_find(own, hl_devices_nvml(device), rows, listed, sizeof(nvmlProcessInfo_v2_t));
+    bool known = own && hl_own_find(own, hl_books_nvml(device), rows, listed, sizeof(nvmlProcessInfo_v2_t));
     unsigned kept = known ? filter(own, samples, count, stride, at) : 0;
     free(own);
     free(rows);

@@ -14,16 +14,29 @@ struct share {
     uint64_t total, free;
 };
 
-/* false: no limit applies to the device. */
-static bool shrink(int device, struct share *share) {
-    if (device < 0 || device >= HL_DEVICES || hl_limits.plain_views) return false;
-    uint64_t limit = hl_books_limit(device);
-    if (!limit) return false;
-    uint64_t used = hl_books_usable() ? hl_ledger_used(device) : limit;
+/* false: no limit applies. */
+static bool bound(uint64_t limit, uint64_t used, struct share *share) {
+    if (!limit || hl_limits.plain_views) return false;
+    if (!hl_books_usable()) used = limit;
     uint64_t left = used < limit ? limit - used : 0;
     if (share->total > limit) share->total = limit;
     if (share->free > left) share->free = left;
     return true;
+}
+
+static bool shrink(int device, struct share *share) {
+    return device >= 0 && device < HL_DEVICES && bound(hl_books_limit(device), hl_ledger_used(device), share);
+}
+
+/* In a process that has not asked CUDA: the books know a device by its UUID once any process of the container has used it;
+ * until then there is what was said of that UUID, or of the ordinal that it will have. */
+static bool shrink_unasked(int ordinal, const unsigned char *uuid, struct share *share) {
+    int at = hl_ledger_row(uuid);
+    if (at >= 0) return bound(hl_ledger_limit(at), hl_ledger_used(at), share);
+    if (ordinal < 0 || ordinal >= HL_DEVICES) return false;
+    const struct hl_uuid_limit *own = hl_limits_of(uuid);
+    return bound(own && own->has_memory ? own->memory : hl_books_limit(ordinal),
+                 hl_ledger_is_taken(ordinal) ? 0 : hl_ledger_used(ordinal), share);
 }
 
 static unsigned narrow(uint64_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes; }
@@ -93,12 +106,20 @@ HL_EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev) {
     return result;
 }
 
-/* What a card without a memory figure of its own has as far as NVML can tell: the limit alone decides. */
+/* What a card without a memory figure of its own has as far as NVML can tell: the limit decides, and what CUDA says. */
 static const struct share unknown = {UINT64_MAX, UINT64_MAX};
 
 static bool nvml_share(nvmlDevice_t device, struct share *share) {
     int saved = errno;
-    bool shrunk = shrink(hl_devices_nvml(device), share);
+    unsigned char uuid[16];
+    int ordinal = hl_devices_nvml(device);
+    __typeof__(&cuDeviceTotalMem_v2) whole = HL_REAL(cuDeviceTotalMem_v2);
+    size_t total = 0;
+    if (share->total == unknown.total && hl_devices_count() && ordinal >= 0 && whole &&
+        whole(&total, ordinal) == CUDA_SUCCESS)
+        *share = (struct share){total, total};
+    bool shrunk = hl_devices_count() || !hl_devices_handle_uuid(device, uuid) ? shrink(ordinal, share)
+                                                                              : shrink_unasked(ordinal, uuid, share);
     errno = saved;
     return shrunk;
 }

@@ -47,7 +47,11 @@ static void say(const char *line) {
     if (log_line) log_line(line);
 }
 
-static struct hl_region_slot_device *own(int device) { return &region.slot[slot].device[device]; }
+static int rows[HL_REGION_DEVICES]; /* the row of a device, plus 1 (hl_ledger_claim); 0: that of its own number */
+
+static int row(int device) { return rows[device] ? rows[device] - 1 : device; }
+static struct hl_region_slot_device *own(int device) { return &region.slot[slot].device[row(device)]; }
+static struct hl_region_device *shared(int device) { return &region.device[row(device)]; }
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 static void add(uint64_t *word, uint64_t bytes) { __atomic_fetch_add(word, bytes, __ATOMIC_RELAXED); }
 static void subtract(uint64_t *word, uint64_t bytes) { __atomic_fetch_sub(word, bytes, __ATOMIC_RELAXED); }
@@ -270,7 +274,7 @@ enum booking { BOOK_NOTHING, BOOK_PENDING, BOOK_USED };
 /* Region lock held; `used` is what the container uses. held before used: see region.h. */
 static uint64_t book(int device, uint64_t bytes, int kind, enum booking how, uint64_t used) {
     struct hl_region_slot_device *mine = own(device);
-    struct hl_region_device *all = &region.device[device];
+    struct hl_region_device *all = shared(device);
     add(how == BOOK_PENDING ? &mine->pending : &mine->used[kind], bytes);
     uint64_t held = mine->held + bytes;
     set(&mine->held, held);
@@ -307,7 +311,7 @@ static int32_t decide_hami(int device, uint64_t bytes, int kind, enum booking ho
 }
 
 static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, uint64_t *before) {
-    const struct hl_region_device *all = &region.device[device];
+    const struct hl_region_device *all = shared(device);
     if (hami.map) return decide_hami(device, bytes, kind, how, before);
     for (;;) {
         if (!ready()) return OPERATING_SYSTEM;
@@ -317,7 +321,7 @@ static int32_t decide(int device, uint64_t bytes, int kind, enum booking how, ui
             int saved = errno, buried = hl_region_sweep(&region, slot, device);
             errno = saved;
             if (buried || load(&region.header->repairs) != repairs) continue;
-            add(&region.device[device].refused, 1);
+            add(&shared(device)->refused, 1);
             event(HL_EVENT_VERDICT, device, kind, refused, bytes, used, limit, 0);
             *before = used;
             return refused;
@@ -353,8 +357,8 @@ static void give_back(int device, uint64_t bytes, int kind, enum booking from) {
     struct hl_region_slot_device *mine = own(device);
     subtract(from == BOOK_PENDING ? &mine->pending : &mine->used[kind], bytes);
     set(&mine->held, mine->held - bytes);
-    uint64_t after = region.device[device].used - bytes;
-    set(&region.device[device].used, after);
+    uint64_t after = shared(device)->used - bytes;
+    set(&shared(device)->used, after);
     uint64_t when = now_if_told();
     hl_region_unlock(&region);
     event(HL_EVENT_LEDGER, device, kind, 0, 0 - bytes, after, 0, when);
@@ -411,7 +415,7 @@ int32_t hl_ledger_keep(struct hl_ticket *ticket, uint64_t bytes) {
     if (mode == HL_MODE_DOUBLE_CHECK) {
         ticket->token = 0;
         int32_t refused = bytes ? decide(device, bytes, kind, BOOK_USED, &before) : 0;
-        if (refused) add(&region.device[device].rollbacks, 1);
+        if (refused) add(&shared(device)->rollbacks, 1);
         return refused;
     }
     if (bytes > ticket->bytes) {
@@ -489,7 +493,7 @@ void hl_ledger_book(int device, uint64_t bytes, int kind) {
         after = hl_hami_used(&hami, device);
     } else {
         if (lock_own()) return;
-        after = book(device, bytes, kind, BOOK_USED, region.device[device].used);
+        after = book(device, bytes, kind, BOOK_USED, shared(device)->used);
         when = now_if_told();
         hl_region_unlock(&region);
     }
@@ -583,31 +587,79 @@ uint64_t hl_ledger_release_context(uint64_t context) {
     return total;
 }
 
+/* ---- whose row is whose ---- */
+
+static const uint8_t nobodys[16];
+
+int hl_ledger_row(const uint8_t uuid[16]) {
+    if (!hl_ledger_is_open() || hami.map) return -1;
+    for (int at = 0; at < HL_REGION_DEVICES; at++)
+        if (!memcmp(region.device[at].uuid, uuid, sizeof nobodys)) return at;
+    return -1;
+}
+
+int hl_ledger_is_taken(int at) {
+    return at >= 0 && at < HL_REGION_DEVICES && hl_ledger_is_open() && !hami.map &&
+           memcmp(region.device[at].uuid, nobodys, sizeof nobodys);
+}
+
+/* The row of this UUID; else its own number's; else a free one. -1: all are other devices'. */
+static int find_row(int device, const uint8_t uuid[16]) {
+    int known = hl_ledger_row(uuid);
+    for (int turn = -1; known < 0 && turn < HL_REGION_DEVICES; turn++)
+        if (!hl_ledger_is_taken(turn < 0 ? device : turn)) known = turn < 0 ? device : turn;
+    return known;
+}
+
+int hl_ledger_claim(int device, const struct hl_ledger_claim *claim) {
+    if (valid(device, 0) || !ready()) return -ENOTCONN;
+    if (hami.map) {
+        if (claim->by_uuid && claim->limit) set(&hami.map->limit[device], claim->limit);
+        if (claim->by_uuid && claim->cores) set(&hami.map->sm_limit[device], claim->cores);
+        return 0;
+    }
+    int problem = lock_own();
+    if (problem) return problem;
+    int at = find_row(device, claim->uuid);
+    if (at >= 0) {
+        struct hl_region_device *all = &region.device[at];
+        /* The first who sees a device says what applies to it; the row's own limit is that of another number. */
+        if (memcmp(all->uuid, claim->uuid, sizeof all->uuid) && (at != device || claim->by_uuid)) {
+            set(&all->limit, claim->limit);
+            set(&all->sm_limit, claim->cores);
+        }
+        memcpy(all->uuid, claim->uuid, sizeof all->uuid);
+        rows[device] = at + 1;
+    }
+    hl_region_unlock(&region);
+    return at < 0 ? -ENOSPC : 0;
+}
+
 /* ---- views ---- */
 
 static int in_reach(int device) { return hl_ledger_is_open() && device >= 0 && device < HL_REGION_DEVICES; }
 
 uint64_t hl_ledger_used(int device) {
     if (!in_reach(device)) return 0;
-    return hami.map ? hl_hami_used(&hami, device) : load(&region.device[device].used);
+    return hami.map ? hl_hami_used(&hami, device) : load(&shared(device)->used);
 }
 uint64_t hl_ledger_limit(int device) {
     if (!in_reach(device)) return 0;
-    return load(hami.map ? &hami.map->limit[device] : &region.device[device].limit);
+    return load(hami.map ? &hami.map->limit[device] : &shared(device)->limit);
 }
 uint64_t hl_ledger_live(void) { return has_entries() ? hl_entries_count() : 0; }
 
 void *hl_ledger_policy_words(int device, size_t *bytes) {
     if (!in_reach(device)) return NULL;
-    *bytes = sizeof region.device[device].policy;
-    return region.device[device].policy;
+    *bytes = sizeof shared(device)->policy;
+    return shared(device)->policy;
 }
 
 /* ---- time (ledger.h) ---- */
 
 struct hl_region_slot *hl_ledger_slot(void) { return ready() ? &region.slot[slot] : NULL; }
 
-struct hl_region_device *hl_ledger_device(int device) { return in_reach(device) ? &region.device[device] : NULL; }
+struct hl_region_device *hl_ledger_device(int device) { return in_reach(device) ? shared(device) : NULL; }
 
 const struct hl_region_header *hl_ledger_header(void) { return hl_ledger_is_open() ? region.header : NULL; }
 
@@ -618,11 +670,11 @@ void hl_share_unlock(void) { hl_region_unlock(&region); }
 int hl_share_read(int device, struct hl_share *share) {
     int problem = in_reach(device) ? hl_share_lock() : -ENOTCONN;
     if (problem) return problem;
-    memcpy(share->words, region.device[device].policy, sizeof share->words);
-    share->version = region.device[device].policy_version;
+    memcpy(share->words, shared(device)->policy, sizeof share->words);
+    share->version = shared(device)->policy_version;
     uint64_t in_flight = 0; /* with the slots, so that what a dead process had goes with it */
     for (uint32_t i = 0; i < region.header->slot_high; i++)
-        if (region.slot[i].state == HL_SLOT_LIVE) in_flight += load(&region.slot[i].in_flight[device]);
+        if (region.slot[i].state == HL_SLOT_LIVE) in_flight += load(&region.slot[i].in_flight[row(device)]);
     share->words[HL_SHARE_IN_FLIGHT] = (int64_t)in_flight > 0 ? in_flight : 0;
     hl_region_unlock(&region);
     return 0;
@@ -631,12 +683,12 @@ int hl_share_read(int device, struct hl_share *share) {
 int hl_share_commit(int device, const struct hl_share *share) {
     int problem = in_reach(device) ? hl_share_lock() : -ENOTCONN;
     if (problem) return problem;
-    struct hl_region_device *row = &region.device[device];
-    int first = row->policy_version == share->version;
+    struct hl_region_device *all = shared(device);
+    int first = all->policy_version == share->version;
     if (first) {
-        memcpy(row->policy + HL_SHARE_OWN, share->words + HL_SHARE_OWN,
+        memcpy(all->policy + HL_SHARE_OWN, share->words + HL_SHARE_OWN,
                sizeof share->words - HL_SHARE_OWN * sizeof share->words[0]);
-        set(&row->policy_version, share->version + 1);
+        set(&all->policy_version, share->version + 1);
     }
     hl_region_unlock(&region);
     return first;
@@ -644,7 +696,7 @@ int hl_share_commit(int device, const struct hl_share *share) {
 
 void hl_share_in_flight(int device, int64_t ns) { /* its callers hold the pacer's mutex: nobody else writes the word */
     if (!in_reach(device) || !ready()) return;
-    uint64_t *word = &region.slot[slot].in_flight[device];
+    uint64_t *word = &region.slot[slot].in_flight[row(device)];
     __atomic_store_n(word, __atomic_load_n(word, __ATOMIC_RELAXED) + (uint64_t)ns, __ATOMIC_RELAXED);
 }
 
@@ -665,13 +717,13 @@ int hl_ledger_processes(int device, struct hl_ledger_process *out, int room) {
     int found = 0;
     uint32_t high = __atomic_load_n(&region.header->slot_high, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < high && i < HL_REGION_SLOTS && found < room; i++) {
-        const struct hl_region_slot *row = &region.slot[i];
-        if (__atomic_load_n(&row->state, __ATOMIC_ACQUIRE) != HL_SLOT_LIVE) continue;
+        const struct hl_region_slot *one = &region.slot[i];
+        if (__atomic_load_n(&one->state, __ATOMIC_ACQUIRE) != HL_SLOT_LIVE) continue;
         out[found++] = (struct hl_ledger_process){
-            .pid = row->pid,
-            .host_pid = __atomic_load_n(&row->host_pid, __ATOMIC_RELAXED),
-            .pid_namespace = row->pid_namespace,
-            .held = device >= 0 && device < HL_REGION_DEVICES ? load(&row->device[device].held) : 0};
+            .pid = one->pid,
+            .host_pid = __atomic_load_n(&one->host_pid, __ATOMIC_RELAXED),
+            .pid_namespace = one->pid_namespace,
+            .held = device >= 0 && device < HL_REGION_DEVICES ? load(&one->device[row(device)].held) : 0};
     }
     return found;
 }

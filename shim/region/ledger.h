@@ -102,6 +102,19 @@ void hl_ledger_shrink(uint64_t pointer, uint64_t bytes);
 void hl_ledger_grow(uint64_t pointer, uint64_t context, int device, int kind, uint64_t bytes);
 /* Releases every entry of a context that the driver freed implicitly. Returns bytes released. */
 uint64_t hl_ledger_release_context(uint64_t context);
+/* Which row of the books a device has. Numbers are a process's own: two that see different devices give one number to both,
+ * so a row belongs to a UUID as soon as a process has seen it. `limit` and `cores` are what this process was told of the
+ * device, by_uuid: in its UUID's name, so that it applies whatever the row said before. 0 or -errno (-ENOSPC: all rows are
+ * other devices'). In a region of layout hami-1.2 rows are numbers. */
+struct hl_ledger_claim {
+    const uint8_t *uuid; /* 16 bytes */
+    uint64_t limit, cores;
+    int by_uuid;
+};
+int hl_ledger_claim(int device, const struct hl_ledger_claim *claim);
+/* The row of a UUID, -1 none: for a process that has claimed nothing, a device number like any other. */
+int hl_ledger_row(const uint8_t uuid[16]);
+int hl_ledger_is_taken(int row);      /* it is some device's */
 uint64_t hl_ledger_used(int device);  /* container, pending included */
 uint64_t hl_ledger_limit(int device); /* 0 = none */
 uint64_t hl_ledger_live(void);        /* live entries of this process */

@@ -216,6 +216,7 @@ static int admit_namespace(struct hl_region *region, const char *path, char *why
 static void renew_limits(struct hl_region *region, const struct hl_region_new *fresh) {
     if (!hl_region_nobody_present(region)) return;
     for (int i = 0; i < HL_REGION_DEVICES; i++) {
+        memset(region->device[i].uuid, 0, sizeof region->device[i].uuid);
         if (fresh->limit && fresh->limit[i])
             __atomic_store_n(&region->device[i].limit, fresh->limit[i], __ATOMIC_RELEASE);
         if (fresh->sm_limit && fresh->sm_limit[i])

@@ -49,6 +49,8 @@
  *   HOST_LISTS           NVML's lists of processes are the driver's
  *   MISS_IS_ZERO         a process whose memory NVML does not know has none
  *   KILLS                who asks for more than there is, is ended where ACTIVE_OOM_KILLER is set
+ *   SLICE_IS_ITS_CARD    the memory of a MIG device is asked of its card
+ *   ONE_NUMBERING        device 0 of every process is one device, whatever each of them sees
  *   FLOCK_HELD           a lock lies in a descriptor that children inherit
  *   EXIT_CLEANS          whoever exits gives the bytes of the process that came before it back
  *   GREEDY               the driver's own lookups get the hook
@@ -279,7 +281,8 @@ PAST(cuMemAlloc_v2, (number * pointer, size_t bytes), (pointer, bytes))
 PAST(cuMemAlloc_v2, (number * pointer, size_t bytes), (pointer, bytes))
 #endif
 
-#if defined(NEVER_BURIED) || defined(OTHERS_SLOT) || defined(EXIT_CLEANS) || defined(FAILED_RETAIN)
+#if defined(NEVER_BURIED) || defined(OTHERS_SLOT) || defined(EXIT_CLEANS) || defined(FAILED_RETAIN) ||                 \
+    defined(ONE_NUMBERING)
 static _Atomic number *shared(void) {
     static _Atomic number *counter;
     char path[4096];
@@ -554,6 +557,27 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *device, number *memory) {
     memory[1] = memory[0];
     memory[2] = 0;
     return result;
+}
+#endif
+
+#ifdef SLICE_IS_ITS_CARD
+#define WRAPS(X) X(nvmlDeviceGetMemoryInfo)
+EXPORT int nvmlDeviceGetMemoryInfo(void *device, number *memory) {
+    void *card = device;
+    REAL(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (void *, void **))(device, &card);
+    return NEXT(nvmlDeviceGetMemoryInfo, (void *, number *))(card, memory);
+}
+#endif
+
+#ifdef ONE_NUMBERING
+/* The books have one row for each number, and the largest limit of all. */
+#define WRAPS(X) X(cuMemAlloc_v2)
+EXPORT int cuMemAlloc_v2(number *pointer, size_t bytes) {
+    const number limit = 3ull << 30;
+    if (atomic_fetch_add(shared(), bytes) + bytes <= limit)
+        return NEXT(cuMemAlloc_v2, (number *, size_t))(pointer, bytes);
+    atomic_fetch_sub(shared(), bytes);
+    return OUT_OF_MEMORY;
 }
 #endif
 
