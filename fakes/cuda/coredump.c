@@ -75,7 +75,7 @@ static struct dump *dump_of(const struct ctx *ctx) {
 
 static CUresult scope(int global, struct ctx **ctx) {
     *ctx = NULL;
-    return global ? need_init() : need_ctx(ctx);
+    return global ? CUDA_SUCCESS : need_ctx(ctx); /* the process's may be asked before cuInit, measured */
 }
 
 static CUresult get(int global, int which, void *value, size_t *size) {

@@ -216,8 +216,7 @@ void moment_settle(void);                  /* after a wait */
 
 /* Memory (memory.c, pool.c). */
 CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr *out);
-void memory_end(struct alloc *alloc);  /* any kind; under the lock */
-void memory_gone(struct alloc *alloc); /* its place, when nobody else holds it either; under the lock */
+void memory_end(struct alloc *alloc); /* any kind; under the lock */
 struct freed {
     uint64_t bytes;
     uint32_t device;
@@ -225,10 +224,9 @@ struct freed {
 };
 CUresult memory_free(CUdeviceptr pointer, struct freed *freed); /* any pointer that a free call may end */
 struct alloc *memory_at(CUdeviceptr pointer, uint64_t *offset);
-void pool_unused(struct alloc *alloc); /* under the lock: the program freed it */
-void pool_freed(struct alloc *alloc);  /* under the lock, before arena_free */
-void pools_settle(uint32_t device);    /* a synchronisation: pools give back what they may */
-struct host {                          /* pinned host memory */
+void pool_freed(struct alloc *alloc); /* under the lock, before arena_free */
+void pools_settle(uint32_t device);   /* a synchronisation: pools give back what they may */
+struct host {                         /* pinned host memory */
     char *at;
     uint64_t bytes, id;
     struct ctx *ctx;

@@ -30,5 +30,6 @@ void lent_look(void); /* not under the lock: what is free is asked for */
 
 /* ipc.c: an external buffer or an imported pool pointer that cuMemFree ends. 1 = it was one. */
 int imported_end(struct alloc *alloc);
-int graph_memory_end(struct alloc *alloc); /* graph_memory.c: the same for what a graph allocated */
+void imported_pool_ends(const struct pool *pool); /* under the lock: what it held of its maker's */
+int graph_memory_end(struct alloc *alloc);        /* graph_memory.c: the same for what a graph allocated */
 #endif

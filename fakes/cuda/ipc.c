@@ -33,12 +33,17 @@ struct imported {
     struct imported *next;
 };
 
+struct pooled { /* a share that an imported pool holds, measured: after the pointer is freed, too */
+    struct hl_share share;
+    const struct pool *pool;
+    struct pooled *next;
+};
+
+static struct pooled *pooled;
+
 static struct imported *imported;
 
 static struct hl_share share_of(const struct ipc_handle *h) { return (struct hl_share){h->slot, h->generation, h->id}; }
-
-/* External memory is no share of anybody's. */
-static int is_held(const struct ipc_handle *h) { return h->magic == IPC_MAGIC || h->magic == POOL_MAGIC; }
 
 /* Maps [offset, offset + bytes) of a file under new addresses that sit in their 2 MiB block as the maker's do. */
 static CUresult import(int fd, const struct ipc_handle *from, uint8_t special, struct ctx *ctx, CUdeviceptr *out) {
@@ -95,8 +100,20 @@ static void forget(struct imported **link) {
     munmap(i->view, i->view_bytes);
     foreign_remove(i->alloc);
     struct hl_share share = share_of(&i->from);
-    if (is_held(&i->from)) hl_node_let_go(&share);
+    if (i->from.magic == IPC_MAGIC) hl_node_let_go(&share); /* external memory is no share of anybody's */
     free(i);
+}
+
+void imported_pool_ends(const struct pool *pool) {
+    for (struct pooled **link = &pooled, *p; (p = *link);) {
+        if (p->pool != pool) {
+            link = &p->next;
+            continue;
+        }
+        *link = p->next;
+        hl_node_let_go(&p->share);
+        free(p);
+    }
 }
 
 int imported_end(struct alloc *alloc) {
@@ -307,7 +324,17 @@ static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemP
     memcpy(&h, data, sizeof h);
     if (h.magic != POOL_MAGIC || h.bytes > hl_node.memory_bytes || h.offset > hl_node.memory_bytes - h.bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    return import_share(&h, SPECIAL_IMPORTED, ctx, out);
+    struct pooled *p = calloc(1, sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    if ((result = import_share(&h, SPECIAL_IMPORTED, ctx, out)) != CUDA_SUCCESS) {
+        free(p);
+        return result;
+    }
+    fake_lock();
+    *p = (struct pooled){share_of(&h), (const struct pool *)(const void *)pool, pooled};
+    pooled = p;
+    fake_unlock();
+    return CUDA_SUCCESS;
 }
 ENTRY(cuMemPoolImportPointer, (CUdeviceptr * pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data),
       import_pointer(pointer, pool, data))

@@ -558,7 +558,7 @@ static CUresult clusters(int *out, CUfunction handle, const CUlaunchConfig *conf
     if ((result = function_of(ctx, handle, &f)) != CUDA_SUCCESS) return result;
     const struct hl_node_device *d = physical(ctx->device);
     if (d->cc_major < 9) return CUDA_ERROR_NOT_SUPPORTED;
-    uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ, size = 0;
+    uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ, size = 1;
     if (threads == 0) return CUDA_ERROR_INVALID_VALUE;
     unsigned each = blocks_per_sm(d, f->entry, threads, config->sharedMemBytes);
     if (potential_size) {

@@ -3,8 +3,8 @@
  *
  * The node's server knows who holds what. A freed piece that is held stays where it is, unseen by the program: its bytes
  * remain, its addresses are given to nobody. A run of blocks of its own goes back to the device from the server's hand, when
- * the last holder lets go; a piece of a shared block or of a pool's step does when this process next has to do with memory
- * (the server counts in hl_node_process.returned). All of this under the driver's lock. */
+ * the last holder lets go; a piece of a shared block does when this process next has to do with memory (the server counts
+ * in hl_node_process.returned). All of this under the driver's lock. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -25,6 +25,10 @@ int lent_new(struct alloc *a) {
 }
 
 int lent_end(struct alloc *a) {
+    if (a->pool) { /* its place is the pool's, which uses it again; who imported the pool keeps what it has seen of it */
+        (void)hl_node_disown(a->id, 0);
+        return 0;
+    }
     uint64_t own = arena_charge(a);
     if (hl_node_disown(a->id, own) != EBUSY) return 0;
     if (own) arena_uncharge(a);
@@ -55,7 +59,7 @@ void lent_settle_slow(void) {
         *link = a->next;
         __atomic_store_n(&lent_kept, lent_kept - 1, __ATOMIC_RELAXED);
         struct heap *heap = a->heap;
-        memory_gone(a);
+        arena_free(a);
         heap_left(heap);
     }
 }

@@ -66,18 +66,13 @@ CUresult memory_new(struct ctx *ctx, uint64_t bytes, uint32_t kind, CUdeviceptr 
 void memory_end(struct alloc *a) {
     if (a->kind == HL_KIND_MANAGED) hints_end(a);
     if (a->pool) {
-        pool_unused(a);
+        pool_freed(a);
     } else if (a->ctx) {
         if (a->previous) a->previous->next = a->next;
         else a->ctx->allocs = a->next;
         if (a->next) a->next->previous = a->previous;
     }
     if (__builtin_expect(a->special == SPECIAL_LENT, 0) && lent_end(a)) return;
-    memory_gone(a);
-}
-
-void memory_gone(struct alloc *a) {
-    if (a->pool) pool_freed(a);
     arena_free(a);
 }
 

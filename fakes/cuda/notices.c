@@ -19,9 +19,10 @@ static CUresult listen(uint32_t device, int has_function, void **out) {
     return CUDA_SUCCESS;
 }
 
-/* A corpse stays, as with other handles. */
+/* A corpse stays, so that asking for it again faults, as measured. */
 static CUresult deaf(void *handle, uint32_t device) {
     struct listener *l = handle;
+    if (l && l->magic == MAGIC_DEAD) fake_crash();
     if (!l || l->magic != MAGIC_LISTENER || l->device != device) return CUDA_ERROR_INVALID_VALUE;
     l->magic = MAGIC_DEAD;
     return CUDA_SUCCESS;

@@ -142,7 +142,10 @@ static void pool_end(struct pool *p) {
         free(r);
     }
     p->magic = MAGIC_DEAD;
-    if (p->file >= 0) close(p->file);
+    if (p->file >= 0) {
+        imported_pool_ends(p);
+        close(p->file);
+    }
 }
 
 void pool_freed(struct alloc *a) {
@@ -151,10 +154,9 @@ void pool_freed(struct alloc *a) {
     uint32_t first, last;
     span_of(r, a, &first, &last);
     for (uint32_t i = first; i <= last; i++) p->idle_steps += --r->step[i].live == 0;
+    p->used -= a->bytes;
     p->live--;
 }
-
-void pool_unused(struct alloc *a) { a->pool->used -= a->bytes; }
 
 void pools_settle(uint32_t device) {
     if (!__atomic_load_n(&pools, __ATOMIC_RELAXED)) return;

@@ -6,9 +6,10 @@ the bytes are in never changes: it is the maker, whether it lives or not. This m
 bytes of a maker must stay; it changes no accounts.
 
 Measured (real-gpu, H200): a maker killed with 64 MiB opened by descriptor and 32 MiB by handle leaves all 96 MiB taken
-until the importer lets go. Assumed: to whom NVML shows them. The published kernel driver counts memory with one
-reference left as that client's own, and shared memory for its owner alone; so a single holder is shown, and of several
-none.
+until the importer lets go; one that frees them leaves them taken as long. A descriptor holds, too, and an imported pool
+holds what was imported from it after the pointers are freed. Assumed: to whom NVML shows them. The published kernel
+driver counts memory with one reference left as that client's own, and shared memory for its owner alone; so a single
+holder is shown, and of several none.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Share:
     """Its own file; -1: it lies in the maker's memory file."""
     owned: bool = True
     """The maker has not let go of it."""
+    gone: bool = False
+    """The maker has ended."""
     owed: int = 0
     """What is in a living maker's accounts although it let go, to be given back with the last holder."""
     holders: Counter[int] = field(default_factory=Counter)
@@ -131,6 +134,7 @@ class Shares:
         made = [share for share in self._shares.values() if (share.slot, share.generation) == (slot, generation)]
         for share in made:
             self._leave(share, 0)
+            share.gone = True
         self._over(made)
 
     def kept(self, slot: int, generation: int) -> Mapping[tuple[int, int], int]:
@@ -147,7 +151,7 @@ class Shares:
         alone: dict[tuple[int, int], list[Share]] = {}
         for share in self._left:
             result[share.slot, share.device] -= share.owed
-            if len(share.holders) == 1 and not share.papers:
+            if (share.gone or share.owed) and len(share.holders) == 1 and not share.papers:
                 alone.setdefault((next(iter(share.holders)), share.device), []).append(share)
         for place, shares in alone.items():
             makers = {(share.slot, share.generation, share.kind) for share in shares}

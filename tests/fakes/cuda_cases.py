@@ -28,6 +28,8 @@ FAMILIES = (  # the files of cases, beside this one
 )  # fmt: skip
 HELPERS: dict[str, Callable[[], object]] = {}  # what a case runs in a process of its own
 ASSUMED: set[str] = set()  # cases that no real driver was asked yet: what documentation says
+# On a real driver these read freed memory: mostly a fault, now and then not.
+LUCK = {"launch_into_destroyed_stream", "launch_of_unloaded_module", "stream_destroyed_twice"}
 FAKE_ONLY: set[str] = set()  # cases that a real driver cannot be asked
 MIB = 1 << 20
 PTX = rb"""
@@ -167,10 +169,6 @@ def seen(name: str, environment: dict[str, str] | None = None, limit: float = 12
     elif case_of.returncode:
         answers["died"] = str(-case_of.returncode) if case_of.returncode < 0 else err.strip().splitlines()[-1]
     return answers
-
-
-# On a real driver these read freed memory: mostly a fault, now and then not.
-LUCK = {"launch_into_destroyed_stream", "launch_of_unloaded_module", "stream_destroyed_twice"}
 
 
 def check() -> int:

@@ -371,7 +371,7 @@ def pool_makers_death() -> None:
     imported | 0 0
     taken by importing | 0
     its bytes after the maker's death | True
-    given back with the pointer | 33554432
+    given back with the pointer | 0
     """
     with process(pool_maker) as (link, child):
         current()
@@ -446,4 +446,26 @@ def small_neighbours() -> None:
         say("given back by the holder", free() - before)
 
 
-ASSUMED |= {"maker_frees", "importers_death", "pool_makers_death", "small_neighbours"}
+@case
+def imported_pools_end() -> None:
+    """
+    given back with the maker and the pointer | 0
+    given back with the pool | 33554432
+    """
+    with process(pool_maker) as (link, child):
+        current()
+        data, fds, _, _ = socket.recv_fds(link, 64, 1)
+        pool, p = pointer(), u64()
+        assert call("cuMemPoolImportFromShareableHandle", at(pool), pointer(fds[0]), 1, u64(0)) == 0
+        os.close(fds[0])
+        assert call("cuMemPoolImportPointer", at(p), pool, at(Handle64.from_buffer_copy(data))) == 0
+        before = end_with_context(child)
+        call("cuMemFreeAsync", p, None)
+        call("cuCtxSynchronize")
+        say("given back with the maker and the pointer", free() - before)
+        call("cuMemPoolDestroy", pool)
+        call("cuCtxSynchronize")
+        say("given back with the pool", free() - before)
+
+
+ASSUMED |= {"imported_pools_end"}

@@ -1,4 +1,4 @@
-"""Cases of cuda_cases.py: tensor maps, clusters, core dump attributes, logs, notices. No card was asked these yet."""
+"""Cases of cuda_cases.py: tensor maps, clusters, core dump attributes, logs and notices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 
-from cuda_cases import ASSUMED, MIB, allocated, at, call, case, current, pointer, say, size, start, u64, vadd_of
+from cuda_cases import ASSUMED, LUCK, MIB, allocated, at, call, case, current, pointer, say, size, start, u64, vadd_of
 
 FLOAT32, BFLOAT16, UINT8 = 7, 9, 0
 
@@ -53,12 +53,12 @@ def tensor_maps() -> None:
     rank 0 | 1
     rank 6 | 1
     crooked address | 1
-    NULL address | 1
-    crooked map | 1
+    NULL address | 0
+    crooked map | 0
     NULL map | 1
     no such type | 1
     dimension 0 | 1
-    dimension 2^31 + 1 | 1
+    dimension 2^31 + 1 | 0
     crooked stride | 1
     stride 2^40 | 1
     box 0 | 1
@@ -66,10 +66,10 @@ def tensor_maps() -> None:
     box of 4 bytes | 1
     step 0 | 1
     step 9 | 1
-    first step of none | 0
+    first step of none | 1
     interleaved plane | 1
     interleaved space | 0
-    32 B without its swizzle | 1
+    32 B without its swizzle | 0
     32 B | 0
     wider than its swizzle | 1
     as wide as its swizzle | 0
@@ -126,7 +126,7 @@ def tensor_maps_of_images() -> None:
     empty box | 1
     257 channels | 1
     1025 pixels | 1
-    wide form | 801
+    wide form | 0
     without a context | 201
     """
     current()
@@ -175,7 +175,7 @@ def clusters() -> None:
     """
     largest | 0 8
     of two blocks | 0 True
-    of none | 1
+    of none | 0
     of sixteen | 912
     NULL | 1
     """
@@ -202,10 +202,13 @@ def dumped(which: int, scope: str = "Global", room: int = 1024) -> tuple[int, by
 @case
 def coredumps() -> None:
     """
-    before cuInit | 3
+    before cuInit | 0
     sizes | 1 1 1 1 1024 1024 4
     no such attribute | 1 1
-    enabled, host, light, trigger | 0 1 0 0
+    enabled | 0 0 1
+    host | 0 1 1
+    light | 0 0 1
+    trigger | 0 0 1
     file | True
     pipe | True
     file into too little | 1
@@ -213,8 +216,8 @@ def coredumps() -> None:
     a context has what was set | /tmp/here
     set file of the context | 0 /tmp/there /tmp/here
     set pipe of the context | 800
-    set flags | 0 272
-    skip the abort | 0
+    set flags | 0 0 272
+    skip the abort | 0 0
     without a context | 201
     """
     length = size(0)
@@ -226,10 +229,12 @@ def coredumps() -> None:
         sizes.append(length.value)
     say("sizes", *sizes)
     say("no such attribute", dumped(0)[0], dumped(99)[0])
-    say("enabled, host, light, trigger", *(dumped(which)[1][0] for which in range(1, 5)))
-    name = f"{socket.gethostname()}.{os.getpid()}\0".encode()
-    say("file", dumped(5)[1] == b"core.cuda." + name)
-    say("pipe", dumped(6)[1] == b"corepipe.cuda." + name)
+    for which, name in enumerate(("enabled", "host", "light", "trigger"), 1):
+        flag, length = c.c_ubyte(7), size(1)
+        say(name, call("cuCoredumpGetAttributeGlobal", which, at(flag), at(length)), flag.value, length.value)
+    whose = f"{socket.gethostname()}.{os.getpid()}\0".encode()
+    say("file", dumped(5)[1] == b"core.cuda." + whose)
+    say("pipe", dumped(6)[1] == b"corepipe.cuda." + whose)
     say("file into too little", dumped(5, room=4)[0])
 
     def set_text(which: int, text: bytes, scope: str = "Global") -> int:
@@ -243,8 +248,10 @@ def coredumps() -> None:
     say("set pipe of the context", set_text(6, b"/tmp/pipe", ""))
     flags = c.c_uint(1 << 4 | 1 << 8)
     result = call("cuCoredumpSetAttributeGlobal", 7, at(flags), at(size(4)))
-    say("set flags", result, int.from_bytes(dumped(7)[1], "little"))
-    say("skip the abort", dumped(2)[1][0])
+    now = c.c_uint(7)
+    say("set flags", result, call("cuCoredumpGetAttributeGlobal", 7, at(now), at(size(4))), now.value)
+    flag = c.c_ubyte(7)
+    say("skip the abort", call("cuCoredumpGetAttributeGlobal", 2, at(flag), at(size(1))), flag.value)
     call("cuCtxSetCurrent", None)
     say("without a context", dumped(1, "")[0])
 
@@ -255,7 +262,6 @@ def notices() -> None:
     register | 0
     register nothing | 1
     unregister | 0
-    unregister again | 1
     current | 0
     current with a flag | 1
     to memory | 0 0
@@ -272,7 +278,6 @@ def notices() -> None:
     say("register", call("cuLogsRegisterCallback", heard, None, at(handle)))
     say("register nothing", call("cuLogsRegisterCallback", None, None, at(pointer())))
     say("unregister", call("cuLogsUnregisterCallback", handle))
-    say("unregister again", call("cuLogsUnregisterCallback", handle))
     say("current", call("cuLogsCurrent", at(place), 0))
     say("current with a flag", call("cuLogsCurrent", at(place), 1))
     say("to memory", call("cuLogsDumpToMemory", at(place), buffer, at(length), 0), length.value)
@@ -308,4 +313,17 @@ def texture_of_a_launch() -> None:
     say("no function", call(ask, None, -1, reference))
 
 
-ASSUMED |= {"texture_of_a_launch", "tensor_maps", "tensor_maps_of_images", "clusters", "coredumps", "notices"}
+@case
+def listener_ended_twice() -> None:
+    """
+    died | 11
+    """
+    heard = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p, c.c_size_t)(lambda *_: None)
+    handle = pointer()
+    call("cuLogsRegisterCallback", heard, None, at(handle))
+    call("cuLogsUnregisterCallback", handle)
+    call("cuLogsUnregisterCallback", handle)
+
+
+LUCK |= {"listener_ended_twice"}
+ASSUMED |= {"coredumps", "notices", "texture_of_a_launch"}
