@@ -41,7 +41,7 @@ _VIRTUAL = ("-Wl,--wrap=hl_now_ns,--wrap=hl_region_enter", "-Wl,-z,defs")
 def _compile(
     compile_c: Callable[..., Path], root: Path, name: str, source: str, *flags: str, extra: Sequence[Path] = ()
 ) -> Path:
-    parts = [*extra, *(root / f"shim/preload/{part}.c" for part in LIMITER)]
+    parts = [*extra, root / "tests/native/pacing/shim.c", *(root / f"shim/preload/{part}.c" for part in LIMITER)]
     parts += [*sorted((root / "shim/region").glob("*.c")), *sorted((root / "shim/common").glob("*.c"))]
     planted = "-Wl,--wrap=hl_share_commit"
     return compile_c(root / "tests/native/pacing" / source, *flags, planted, extra=parts, name=name)
