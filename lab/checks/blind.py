@@ -37,10 +37,15 @@ def note(reason: str) -> str:
     return f"; not judged: {reason}" if reason else ""
 
 
-def refusal(run: RunData, instances: Iterable[Instance], results: Iterable[int]) -> str:
-    """Of a step that the limit should have refused: why it cannot be told, unless it ended in another way."""
+def refusal(run: RunData, instances: Iterable[Instance], results: Iterable[int], *, expected: bool) -> str:
+    """Of a step that a limit has or has not refused: why it cannot be told, unless it ended in another way.
+
+    ``expected``: it should have been refused. Where not, only settings that do not reach the interposer explain it.
+    """
     found = set(results)
-    return why(run, _names(instances), "memory") if found and found <= {0, OOM} else ""
+    if not found or not found <= {0, OOM} or not (expected or OOM in found):
+        return ""
+    return why(run, _names(instances), "memory" if expected else "settings")
 
 
 def figure(run: RunData, instance: Instance, step: Step, name: str, value: int, bounds: Bounds) -> str:

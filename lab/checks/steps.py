@@ -45,8 +45,9 @@ def outcome(expectation: Expectation, scenario: Scenario, run: RunData) -> Verdi
     ]
     playing = {process for process, _ in steps}
     unjudged = ""
-    if blind.OOM in wanted and family == "cu":
-        unjudged = blind.refusal(run, (one for one in scenario.instances() if one.index in playing), seen)
+    if family == "cu":
+        players = [one for one in scenario.instances() if one.index in playing]
+        unjudged = blind.refusal(run, players, seen, expected=blind.OOM in wanted)
     return Verdict(
         status=UNKNOWN if unjudged else worst(statuses),
         check="outcome",
@@ -189,8 +190,10 @@ def every_step(scenario: Scenario, run: RunData) -> Verdict | None:
 
 
 def _unjudged(scenario: Scenario, run: RunData, instance: Instance, record: Any, step: Step) -> str:
-    if step.result == blind.OOM and not blind.of_nvml(step):
-        return blind.refusal(run, (instance,), (int(record["result"]),))
+    if not blind.of_nvml(step) and step.result in (0, blind.OOM):
+        reason = blind.refusal(run, (instance,), (int(record["result"]),), expected=step.result == blind.OOM)
+        if reason:
+            return reason
     return blind.failed_view(scenario, run, instance, record, step)
 
 

@@ -16,8 +16,8 @@ def blind(scenario: Scenario) -> list[dict[str, Any]]:
     """Entries of run.json: ``container``, ``what``, ``why``.
 
     ``what``: memory, cores (there is no such limit, or the scenario tells it in words of another dialect), resident
-    (what is allocated takes device memory only later), ledger, points, reports (of searches for a host PID), calls
-    (with the ``names`` that it calls others for).
+    (what is allocated takes device memory only later), settings (which the scenario makes are the built-in one's),
+    ledger, points, reports (of searches for a host PID), calls (with the ``names`` that it calls others for).
     """
     found: list[dict[str, Any]] = []
     for container in scenario.containers:
@@ -27,10 +27,12 @@ def blind(scenario: Scenario) -> list[dict[str, Any]]:
         limited = any(container.memory_limit(device) is not None for device in range(len(scenario.node.gpus)))
         words = _foreign_words(container, dialect)
         ours = f"an interposer of dialect {dialect.name}"
+        settings = "" if dialect.points else _settings(container, ours)
         reasons = {
-            "memory": (dialect.memory.none if limited else "") or words.get("memory", ""),
+            "memory": (dialect.memory.none if limited else "") or words.get("memory", "") or settings,
+            "settings": settings,
             "cores": (dialect.cores.none if container.cores else "") or words.get("cores", ""),
-            "resident": dialect.lazy,
+            "resident": dialect.lazy or settings,
             "ledger": dialect.ledger.none,
             "points": f"{ours} has no sequence points" if _points_of(scenario, container.name) else "",
             "reports": f"{ours} does not say how it finds its host PID",
@@ -59,6 +61,15 @@ def _foreign_words(container: Container, dialect: Dialect) -> Mapping[str, str]:
                     kind, f"the scenario sets {name}, which an interposer of dialect {dialect.name} does not read"
                 )
     return found
+
+
+def _settings(container: Container, whose: str) -> str:
+    """Why what a container holds cannot be told: the scenario sets up the built-in interposer, which is another one."""
+    set_here = {*container.environment, *(name for process in container.processes for name in process.environment)}
+    for name in sorted(set_here):
+        if name.startswith("HOOKLAB_"):
+            return f"the scenario sets {name}, which {whose} does not read"
+    return ""
 
 
 @cache

@@ -39,6 +39,8 @@ def barrier(size: int) -> dict[str, Any]:
 
 
 OVER = text("outcome: {step: x, oom: 1}")
+FITS = text("outcome: {step: x, ok: 1}")
+PLAIN = text("ledger_empty: {at: end}")
 UNSAID = text("ledger_empty: {at: end}", steps="[init, {alloc: {bytes: 2GiB, result: oom}}, sync]")
 VIEW = text("view: {step: v, total: 1GiB}", steps="[{view: {as: v, api: nvml}}]")
 QUERY = "{call: {name: cuMemGetInfo_v2, with: [{out: free}, {out: total}], as: v}}"
@@ -117,6 +119,8 @@ CASES: list[tuple[str, str, str, tuple[Rows, dict[str, Any]], tuple[Rows, dict[s
         ([{"event": "FAULT", "a": 1}], {}),
         ([{"event": "FAULT", "a": 1}] * 3, {}),
     ),
+    ("settings", "outcome", FITS, ([ended(1, OOM)], {}), ([ended(1, UNKNOWN_ERROR)], {})),
+    ("settings", "steps", PLAIN, ([ended(0), ended(1, OOM)], {}), ([ended(0), ended(1, UNKNOWN_ERROR)], {})),
     ("reports", "identity", TIER, ([SPAWN], {}), ([SPAWN, ASKED], {})),
 ]
 
@@ -144,6 +148,11 @@ def test_right_by_accident_is_not_right(lab) -> None:
         ("never_above", ABOVE, [{"event": "PHYS_END", "a": 0, "b": 1}]),
     ):
         assert _run(lab, "memory", scenario, (rows, {}), check).status == "unknown", check
+
+
+def test_a_refusal_that_no_limit_explains_is_wrong(lab) -> None:
+    assert _run(lab, "memory", FITS, ([ended(1, OOM)], {}), "outcome").status == "invalid"
+    assert _run(lab, "settings", FITS, ([ended(1, OK)], {}), "outcome").status == "valid"
 
 
 def test_of_another_container_nothing_is_forgiven(lab) -> None:

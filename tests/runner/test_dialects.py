@@ -204,6 +204,17 @@ def test_limits_in_words_of_another_dialect(name: str, reads: bool) -> None:
     assert whys == ([] if reads else [said])
 
 
+@pytest.mark.parametrize("interposer", ["builtin", "/lib/other.so"])
+def test_settings_of_the_built_in_interposer_reach_no_other(interposer: str) -> None:
+    container = {"environment": {"HOOKLAB_CONTEXT_BYTES": "0"}, "processes": [{"name": "one", "run": ["true"]}]}
+    text = json.dumps({"name": "settings", "containers": {"box": container}, "expect": []})
+    (model,) = loads(text, overrides=Overrides(interposer=interposer))
+    found = {entry["what"]: entry["why"] for entry in blind(model)}
+    said = "the scenario sets HOOKLAB_CONTEXT_BYTES, which an interposer of dialect hami does not read"
+    whats = ("memory", "resident", "settings")
+    assert [found.get(what) for what in whats] == ([None] * 3 if interposer == "builtin" else [said] * 3)
+
+
 def test_the_built_in_interposer_is_judged_in_everything() -> None:
     container = {"limits": {"memory": "1GiB", "cores": 30}, "processes": [{"name": "one", "run": ["true"]}]}
     text = json.dumps({"name": "all", "containers": {"box": container}, "expect": []})
