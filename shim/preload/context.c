@@ -46,17 +46,18 @@ static void give_turn(void) {
 }
 
 static uint64_t learned[HL_DEVICES]; /* what the first context took by NVML's word; whoever has the turn writes */
-static bool learning;                /* HOOKLAB_CONTEXT_BYTES=learn */
+static bool learning;                /* HOOKLAB_CONTEXT_BYTES=learn, or HOOKLAB_HIDDEN=observed */
 
 /* The profile's figure, given by whoever started us; without it a context costs nothing in the books (see
- * limitations), or with `learn` what NVML reported for the first one of this process on the device. */
+ * limitations), or with `learn` (and unset, where hidden memory is observed) what NVML reported for the first one of this
+ * process on the device. */
 static uint64_t given_cost(void) {
     static int known;
     static uint64_t bytes;
     if (__atomic_load_n(&known, __ATOMIC_ACQUIRE)) return bytes;
     uint64_t value = 0;
     const char *text = hl_config("HOOKLAB_CONTEXT_BYTES");
-    if (text && !strcmp(text, "learn")) {
+    if (text && *text ? !strcmp(text, "learn") : hl_hidden_on) {
         learning = true;
     } else if (hl_parse_size(text, &value) < 0) {
         hl_log(0,

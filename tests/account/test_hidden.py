@@ -53,6 +53,14 @@ def test_the_books_follow_what_modules_and_first_launches_take(started) -> None:
     assert one.used(0) == 0
 
 
+@pytest.mark.parametrize(("given", "context"), [("unset", 512 * MIB), ("", 512 * MIB), ("0", 0), ("300m", 300 * MIB)])
+def test_contexts_are_observed_too_unless_their_size_is_given(started, given: str, context: int) -> None:
+    one, guest = started(HOOKLAB_CONTEXT_BYTES=given)
+    assert guest.do("module", "a", "prints") == 0
+    assert one.ledger(guest.pid, 0).get("context", 0) == context
+    assert hidden(one, guest) == PRINTS
+
+
 def test_a_library_is_seen_at_its_first_launch(started) -> None:
     one, guest = started()
     assert guest.do("library", "l", "prints") == guest.do("run", "l", True) == 0
