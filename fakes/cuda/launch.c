@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "bridge.h"
 #include "graph.h"
@@ -53,7 +54,19 @@ static inline uint64_t waves_ns(const struct hl_node_device *d, const struct sha
 
 /* ---- kernels that are known ------------------------------------------------------------------------------- */
 
-/* Bytes a kernel reads or writes; an address that is not the program's is an error of the kernel, not of its launch. */
+/* Every page of the range is mapped in this process. */
+static int is_mapped(CUdeviceptr at, uint64_t bytes) {
+    enum { PAGE = 4096, AT_ONCE = 256 };
+    unsigned char pages[AT_ONCE];
+    for (uint64_t page = at / PAGE * PAGE; page < at + bytes; page += PAGE * AT_ONCE) {
+        uint64_t left = at + bytes - page;
+        if (mincore((void *)(uintptr_t)page, left < PAGE * AT_ONCE ? left : PAGE * AT_ONCE, pages)) return 0;
+    }
+    return at != 0 && at + bytes >= at;
+}
+
+/* Bytes a kernel reads or writes; an address that is not the program's is an error of the kernel, not of its launch. A
+ * device whose memory is the host's reaches whatever the program has. */
 static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) {
     char *out;
     uint64_t offset;
@@ -62,7 +75,8 @@ static char *touch(struct ctx *ctx, CUdeviceptr at, uint64_t bytes, int access) 
     int foreign = a && !a->data && a->device != ctx->device && a->kind != HL_KIND_MANAGED &&
                   !(ctx->peers & 1u << a->device); /* another device's memory, and it is no peer */
     fake_unlock();
-    if (!foreign && memory_resolve(at, bytes, access, 0, &out) == CUDA_SUCCESS) return out;
+    int anywhere = physical(ctx->device)->integrated && is_mapped(at, bytes);
+    if (!foreign && memory_resolve(at, bytes, access, anywhere, &out) == CUDA_SUCCESS) return out;
     ctx_fault(ctx);
     return NULL;
 }

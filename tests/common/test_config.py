@@ -80,6 +80,12 @@ def test_an_absent_file_is_no_error(settings: Path, file: Path) -> None:
     assert ask(settings, "get", "ONE") == ["unset"]
 
 
+def test_keys_are_found_by_their_beginning_once(settings: Path, file: Path) -> None:
+    file.write_text("# LIMIT_no=1\nLIMIT_b = 2\nLIMIT_a=3\nLIMIT\nOTHER_LIMIT_c=4\n LIMIT_d=5", "utf-8")
+    seen = ask(settings, "each", "LIMIT_", LIMIT_a="1", LIMIT_e="", LIMIT="1")
+    assert sorted(seen) == ["LIMIT_a", "LIMIT_b", "LIMIT_d", "LIMIT_e"]
+
+
 def test_a_file_too_long_counts_up_to_its_last_whole_line(settings: Path, file: Path) -> None:
     file.write_text("FIRST=1\n" + "FILLER=x\n" * 2000 + "BEYOND=1\n", "utf-8")
     assert ask(settings, "get", "FIRST", "BEYOND") == ["=1", "unset"]

@@ -215,6 +215,18 @@ def test_settings_of_the_built_in_interposer_reach_no_other(interposer: str) -> 
     assert [found.get(what) for what in whats] == ([None] * 3 if interposer == "builtin" else [said] * 3)
 
 
+@pytest.mark.parametrize("key", ["GPU-8ab12c34-0000-4000-8000-000000000000", "{uuid:0}"])
+def test_limits_by_uuid_reach_only_who_knows_them(key: str) -> None:
+    """HAMi has the variable by ordinal, not by UUID: for it the scenario has no limit that it reads."""
+    name = f"CUDA_DEVICE_MEMORY_LIMIT_{key}"
+    container = {"environment": {name: "64m"}, "processes": [{"name": "one", "run": ["true"]}]}
+    text = json.dumps({"name": "words", "containers": {"box": container}, "expect": []})
+    assert [entry for entry in blind(loads(text)[0]) if entry["what"] == "memory"] == []
+    (model,) = loads(text, overrides=Overrides(interposer="/lib/other.so", dialect="hami"))
+    (entry,) = [entry for entry in blind(model) if entry["what"] == "memory"]
+    assert entry["why"] == f"the scenario sets {name}, which an interposer of dialect hami does not read"
+
+
 def test_the_built_in_interposer_is_judged_in_everything() -> None:
     container = {"limits": {"memory": "1GiB", "cores": 30}, "processes": [{"name": "one", "run": ["true"]}]}
     text = json.dumps({"name": "all", "containers": {"box": container}, "expect": []})

@@ -167,6 +167,7 @@ def test_built_in_dialects_name_themselves(name: str) -> None:
         ("at = 1856", 'at = "procs"', "at is an offset, or a field"),
         ("count = 1024", "count = 0", "count must be a positive integer"),
         ('unit = "m"', 'unit = "m"\nnone = "why"', "none beside a variable"),
+        ('unit = "m"', 'unit = "m"\nuuid_variable = "MINE"', "needs {uuid} where the device's UUID goes"),
         ('variable = "MINE_LEDGER"', "", "its path must lie in a [[directory]] of the container's own"),
         ("[ledger]", '[[directory]]\npath = "tmp"\n[ledger]', "write a plain absolute path"),
         ("[ledger]", '[service]\ncommand = ["a/b"]\n[ledger]', "the program lies beside the interposer"),
