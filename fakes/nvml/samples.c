@@ -1,7 +1,7 @@
 /* Utilisation, from the busy intervals that fake drivers write to the node file.
  *
- * The model (measured on one real card): a sample every 200 ms, visible 5 ms later, about 14 s of them kept; one whole
- * sample is credited to ONE process even where several shared it. Who gets it is drawn by their shares with a number that
+ * The model (measured on one real card): a sample every 200 ms, visible 5 ms later, as the profile says, about 14 s of them
+ * kept; one whole sample is credited to ONE process even where several shared it. Who gets it is drawn by their shares with a number that
  * depends on device and sample only, so long averages are right, short ones scatter, and every reader sees the same. */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "turns.h"
 
 enum { KEPT = 72, USERS = 256 };
-static const uint64_t period_ns = 200000000, visible_ns = 5000000, slack_ns = 1000000000;
+static const uint64_t slack_ns = 1000000000;
 
 struct span { /* samples: number i covers [i * period, (i + 1) * period) of CLOCK_MONOTONIC, from offset on */
     uint64_t offset, period, first, count;
@@ -26,8 +26,8 @@ struct sums {
     uint64_t busy[KEPT][USERS];
 };
 
-static uint64_t sample_period(void) {
-    uint64_t scaled = hl_scaled(period_ns);
+static uint64_t sample_period(uint32_t index) {
+    uint64_t scaled = hl_scaled(hl_node.devices[index].sample_period_ns);
     return scaled > 1000000 ? scaled : 1000000;
 }
 
@@ -47,9 +47,9 @@ static unsigned long long stamp_us(const struct span *span, uint64_t i) {
 }
 
 /* The samples that are visible now and newer than `last_seen_us` (0: all that are kept). */
-static struct span visible(unsigned long long last_seen_us) {
-    struct span span = {.period = sample_period()};
-    uint64_t now = hl_now_ns(), delay = hl_scaled(visible_ns);
+static struct span visible(uint32_t index, unsigned long long last_seen_us) {
+    struct span span = {.period = sample_period(index)};
+    uint64_t now = hl_now_ns(), delay = hl_scaled(hl_node.devices[index].sample_lag_ns);
     uint64_t end = now > delay ? (now - delay) / span.period : 0;
     span.first = end > KEPT ? end - KEPT : 0;
     span.count = end - span.first;
@@ -138,7 +138,7 @@ struct load {
 
 /* Mean load by process over the samples newer than last_seen, at most `room` of them that are not zero. */
 static int loads(uint32_t index, unsigned long long last_seen, struct load *out, unsigned room, unsigned *found) {
-    struct span span = visible(last_seen);
+    struct span span = visible(index, last_seen);
     struct sums *sums = calloc(1, sizeof *sums);
     uint64_t credit[USERS] = {0};
     *found = 0;
@@ -179,7 +179,7 @@ static unsigned busy_in(uint32_t index, const struct span *span) {
 }
 
 unsigned hl_nvml_busy(uint32_t index) {
-    struct span span = visible(0);
+    struct span span = visible(index, 0);
     if (span.count) span.first += span.count - 1;
     span.count = span.count != 0;
     return busy_in(index, &span) / 100;
@@ -257,7 +257,7 @@ static nvmlReturn_t idle_engine(nvmlDevice_t handle, unsigned *percent, unsigned
     if (!percent || !period_us) return NVML_ERROR_INVALID_ARGUMENT;
     WHOLE_CARD(device);
     *percent = 0;
-    *period_us = (unsigned)(sample_period() / 1000);
+    *period_us = (unsigned)(sample_period(handle->index) / 1000);
     return NVML_SUCCESS;
 }
 
@@ -285,7 +285,7 @@ NVML_BODY(nvmlDeviceGetSamples,
         return NVML_SUCCESS;
     }
     if (*count < KEPT) return NVML_ERROR_INSUFFICIENT_SIZE;
-    struct span span = visible(last_seen);
+    struct span span = visible(handle->index, last_seen);
     if (span.count == 0) return NVML_ERROR_NOT_FOUND;
     struct sums *sums = calloc(1, sizeof *sums);
     if (!sums) return NVML_ERROR_MEMORY;

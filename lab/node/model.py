@@ -102,7 +102,7 @@ class NodeSnapshot:
 
 
 def read_snapshot(file: NodeFile, *, now_ns: int | None = None) -> NodeSnapshot:
-    """Read a node file into plain values. ``now_ns`` (CLOCK_MONOTONIC) ends the 200 ms that the
+    """Read a node file into plain values. ``now_ns`` (CLOCK_MONOTONIC) ends the sample that the
     utilisation is taken over; without it, utilisation reads 0 (a copied file has no present)."""
     header = file.header.copy()
     names = load_hooks().hooks
@@ -132,7 +132,7 @@ def busy_ns(file: NodeFile, device: int, *, start_ns: int, end_ns: int) -> int:
 
 def _device(file: NodeFile, index: int, now_ns: int | None) -> DeviceState:
     record = file.devices[index].copy()
-    window = 200_000_000
+    window = max(1, int(record["sample_period_ns"]))
     busy = 0 if now_ns is None else busy_ns(file, index, start_ns=max(0, now_ns - window), end_ns=now_ns)
     return DeviceState(
         index=index,

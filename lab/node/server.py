@@ -996,6 +996,8 @@ _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
     "slice_ns": "sharing.slice_ns",
     "switch_ns": "sharing.switch_ns",
     "idle_switch_ns": "sharing.idle_switch_ns",
+    "sample_period_ns": "sharing.sample_period_ns",
+    "sample_lag_ns": "sharing.sample_lag_ns",
     "nvml_context_extra": "memory.nvml_context_extra",
     "printing_bytes": "memory.printing_bytes",
     "allocating_bytes": "memory.allocating_bytes",
