@@ -419,8 +419,9 @@ uint64_t hl_turns_mark(void *base, uint32_t slot, uint32_t device, uint64_t end,
     if (concurrent(base, device)) return now;
     enter(&c, base, slot, device, &now);
     uint64_t found = now;
+    uint32_t whose = c.turn.active ? c.turn.active : c.turn.last; /* idle, it is still the last one's */
     if (end && (end & HL_MOMENT_OWN_MASK) > own_at(&c, slot, now)) found = end;
-    else if (c.turn.active && (c.turn.active != slot + 1 || c.turn.switch_end))
+    else if (whose && (whose != slot + 1 || c.turn.switch_end))
         found = hl_moment(slot, device, queue(&c, slot, 1, 0, now));
     leave(&c);
     return found;

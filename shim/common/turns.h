@@ -30,8 +30,8 @@ struct hl_work {
 /* Queues a kernel and counts it; the moment of its end. *past (may be NULL): the newest moment of this process there that is over. */
 uint64_t hl_turns_submit(void *base, uint32_t slot, uint32_t device, const struct hl_work *work, uint64_t now,
                          uint64_t *past);
-/* A stamp behind `end`, which is a place of this process or 0: that place if it is ahead; now, if the GPU is free or ours;
- * else the process has to have a turn first, and the moment is that of its next one. */
+/* A stamp behind `end`, which is a place of this process or 0: that place if it is ahead; now, if this process is on the
+ * GPU, or was last; else it has to come on first, and the moment is when it does. */
 uint64_t hl_turns_mark(void *base, uint32_t slot, uint32_t device, uint64_t end, uint64_t now);
 /* Whether a moment is over. If not, *foreseen is when it will be if nobody comes or goes (a longer wait is cut), and
  * *soonest when it could be at best. Both may be NULL. */

@@ -243,7 +243,7 @@ def test_work_does_not_start_before_what_it_waits_for() -> None:
 
 def test_a_stamp_waits_for_its_turn() -> None:
     with turns() as fake:
-        assert fake.mark(1, 900) == 900  # nobody is on
+        assert fake.mark(1, 900) == 900  # nobody was ever on
         busy = fake.submit(0, 1_000, 1_000)
         assert fake.mark(0, 1_010) == 1_010  # its own turn
         assert fake.mark(0, 1_010, end=busy) == busy
@@ -251,6 +251,8 @@ def test_a_stamp_waits_for_its_turn() -> None:
         assert not fake.past(stamp, 1_110)
         assert fake.when(stamp, 1_112) == 1_100 + SWITCH + 1
         assert fake.when(busy) == 2_000 + SWITCH + 1 + IDLE_SWITCH
+        assert fake.mark(0, 9_000) == 9_000  # it was the last one on
+        assert fake.when(fake.mark(1, 9_000)) == 9_000 + IDLE_SWITCH + 1
 
 
 def test_alone_pays_no_switch() -> None:
