@@ -177,8 +177,8 @@ NVML_BODY(nvmlDeviceGetTemperature, (nvmlDevice_t handle, nvmlTemperatureSensors
 NVML_BODY(nvmlDeviceGetTemperatureV, (nvmlDevice_t handle, nvmlTemperature_t *value), (handle, value)) {
     NVML_DEVICE(device, handle);
     if (!value) return NVML_ERROR_INVALID_ARGUMENT;
-    if (value->version != nvmlTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (value->sensorType != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
+    if (value->version != nvmlTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     value->temperature = (int)temperature_c(device);
     return NVML_SUCCESS;
 }

@@ -26,7 +26,7 @@ static nvmlReturn_t read_field(const struct hl_node_device *device, nvmlFieldVal
     int remaps = hl_nvml_remaps_rows(device);
     switch (field->fieldId) {
     case NVML_FI_DEV_ECC_CURRENT:
-    case NVML_FI_DEV_ECC_PENDING: return number(field, device->ecc);
+    case NVML_FI_DEV_ECC_PENDING: return counter(field, device->ecc);
     case NVML_FI_DEV_ECC_SBE_VOL_TOTAL:
     case NVML_FI_DEV_ECC_DBE_VOL_TOTAL:
     case NVML_FI_DEV_ECC_SBE_AGG_TOTAL:
@@ -39,7 +39,7 @@ static nvmlReturn_t read_field(const struct hl_node_device *device, nvmlFieldVal
     case NVML_FI_DEV_REMAPPED_COR:
     case NVML_FI_DEV_REMAPPED_UNC:
     case NVML_FI_DEV_REMAPPED_PENDING:
-    case NVML_FI_DEV_REMAPPED_FAILURE: return device->ecc && remaps ? number(field, 0) : NVML_ERROR_NOT_SUPPORTED;
+    case NVML_FI_DEV_REMAPPED_FAILURE: return device->ecc && remaps ? counter(field, 0) : NVML_ERROR_NOT_SUPPORTED;
     case NVML_FI_DEV_PCIE_REPLAY_COUNTER:
     case NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER: return number(field, 0);
     case NVML_FI_DEV_POWER_AVERAGE:
@@ -69,9 +69,9 @@ NVML_BODY(nvmlDeviceGetFieldValues, (nvmlDevice_t handle, int count, nvmlFieldVa
 
 NVML_BODY(nvmlDeviceClearFieldValues, (nvmlDevice_t handle, int count, nvmlFieldValue_t *values),
           (handle, count, values)) {
+    if (count == 0) return NVML_SUCCESS; /* whatever the rest is */
     NVML_DEVICE(device, handle);
-    if (!values || count <= 0) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < count; i++)
-        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED; /* no counter here can be cleared */
+    if (!values || count < 0) return NVML_ERROR_INVALID_ARGUMENT;
+    for (int i = 0; i < count; i++) values[i].nvmlReturn = NVML_ERROR_INVALID_ARGUMENT; /* none of them is cleared so */
     return NVML_SUCCESS;
 }

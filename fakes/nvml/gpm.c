@@ -32,7 +32,6 @@ NVML_BODY(nvmlGpmSampleAlloc, (nvmlGpmSample_t * sample), (sample)) {
 }
 
 NVML_BODY(nvmlGpmSampleFree, (nvmlGpmSample_t sample), (sample)) {
-    if (!sample) return NVML_ERROR_INVALID_ARGUMENT;
     free(sample);
     return NVML_SUCCESS;
 }

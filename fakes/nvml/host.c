@@ -69,16 +69,14 @@ NVML_BODY(nvmlSystemGetDriverBranch, (nvmlSystemDriverBranchInfo_t * info, unsig
 
 /* ---- topology: every card on a host bridge of its own, one NUMA node ---------------------------------------- */
 
-static nvmlGpuTopologyLevel_t level_of(const struct hl_node_device *one, const struct hl_node_device *two) {
-    return one == two ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_NODE;
-}
-
+/* Of a card and itself there is no answer (measured). */
 NVML_BODY(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t a, nvmlDevice_t b, nvmlGpuTopologyLevel_t *out),
           (a, b, out)) {
     NVML_DEVICE(one, a);
     NVML_DEVICE(two, b);
     if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-    *out = level_of(one, two);
+    if (one == two) return NVML_ERROR_NOT_SUPPORTED;
+    *out = NVML_TOPOLOGY_NODE;
     return NVML_SUCCESS;
 }
 
@@ -115,9 +113,9 @@ NVML_BODY(nvmlDeviceGetP2PStatus,
           (nvmlDevice_t a, nvmlDevice_t b, nvmlGpuP2PCapsIndex_t which, nvmlGpuP2PStatus_t *out), (a, b, which, out)) {
     NVML_DEVICE(one, a);
     NVML_DEVICE(two, b);
-    if (!out || one == two || (unsigned)which >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!out || (unsigned)which >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
     int alike = one->brand != NVML_BRAND_GEFORCE && strcmp(one->name, two->name) == 0;
-    *out = !alike                                ? NVML_P2P_STATUS_GPU_NOT_SUPPORTED
+    *out = one != two && !alike                  ? NVML_P2P_STATUS_GPU_NOT_SUPPORTED
            : which == NVML_P2P_CAPS_INDEX_NVLINK ? NVML_P2P_STATUS_NOT_SUPPORTED
                                                  : NVML_P2P_STATUS_OK;
     return NVML_SUCCESS;

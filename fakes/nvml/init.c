@@ -1,6 +1,7 @@
 /* Starts and ends the library: a count of initialisations, the connection to the node, handles, error text. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -12,11 +13,13 @@ struct nvmlDevice_st hl_nvml_handles[HL_MAX_DEVICES];
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static unsigned count;
+static int orphaned; /* a child of fork of an initialised parent that has not started the library itself */
 
 /* A forked child has neither the parent's connection nor its initialisations. */
 static void forked(int was_attached) {
     (void)was_attached;
     pthread_mutex_init(&mutex, NULL);
+    orphaned = orphaned || count;
     __atomic_store_n(&count, 0, __ATOMIC_RELEASE);
 }
 
@@ -31,6 +34,7 @@ static void attach(void) {
 static nvmlReturn_t start(void) {
     if (!hl_node_attached()) return NVML_ERROR_DRIVER_NOT_LOADED;
     pthread_mutex_lock(&mutex);
+    orphaned = 0;
     if (count == 0) {
         for (uint32_t i = 0; i < HL_MAX_DEVICES; i++) hl_nvml_handles[i].index = i;
         hl_latency(0, HL_LATENCY_NVML_INIT);
@@ -49,7 +53,19 @@ NVML_FRAME(nvmlInitWithFlags, (unsigned int flags), (flags), attach(), 1) {
     return start();
 }
 
+/* Needs no beginning. */
+NVML_FRAME(nvmlSystemGetNVMLVersion, (char *version, unsigned int length), (version, length), attach(), 1) {
+    if (!version) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!hl_node_attached()) return NVML_ERROR_DRIVER_NOT_LOADED;
+    return hl_nvml_text(hl_node.header->nvml_string, sizeof hl_node.header->nvml_string, version, length);
+}
+
+/* In such a child it faults, as on a card. */
 NVML_ALWAYS(nvmlShutdown, (void), ()) {
+    while (orphaned) {
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
     nvmlReturn_t result = NVML_SUCCESS;
     pthread_mutex_lock(&mutex);
     if (count == 0) result = NVML_ERROR_UNINITIALIZED;

@@ -118,8 +118,8 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, empty_list(h
 NVML_BODY(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t handle, nvmlProcessDetailList_t *list), (handle, list)) {
     NVML_ANY_DEVICE(device, handle);
     if (!list) return NVML_ERROR_INVALID_ARGUMENT;
-    if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (list->mode > NVML_PROCESS_MODE_MPS) return NVML_ERROR_INVALID_ARGUMENT;
+    if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     struct user *rows = NULL;
     int found = list->mode == NVML_PROCESS_MODE_COMPUTE ? users(handle->index, &rows) : 0;
     nvmlReturn_t result =

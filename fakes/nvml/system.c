@@ -5,10 +5,6 @@ NVML_BODY(nvmlSystemGetDriverVersion, (char *version, unsigned int length), (ver
     return hl_nvml_text(hl_node.header->driver_string, sizeof hl_node.header->driver_string, version, length);
 }
 
-NVML_BODY(nvmlSystemGetNVMLVersion, (char *version, unsigned int length), (version, length)) {
-    return hl_nvml_text(hl_node.header->nvml_string, sizeof hl_node.header->nvml_string, version, length);
-}
-
 static nvmlReturn_t cuda_version(int *version) {
     if (!version) return NVML_ERROR_INVALID_ARGUMENT;
     *version = hl_node.header->driver_version;

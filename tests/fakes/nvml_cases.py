@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from cuda_cases import ASSUMED, MIB, PTX, at, call, case, current, pointer, say, u64
+from cuda_cases import ASSUMED, FAKE_ONLY, MIB, PTX, at, call, case, current, pointer, say, u64
 from cuda_cases import allocated as cuda_allocated
 
 FILL = 0xEE
@@ -20,6 +20,11 @@ NOT_AN_ANSWER = {"nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlErrorStrin
 
 def assumed(function: Callable[[], None]) -> Callable[[], None]:
     ASSUMED.add(function.__name__)
+    return case(function)
+
+
+def fake_only(function: Callable[[], None]) -> Callable[[], None]:
+    FAKE_ONLY.add(function.__name__)
     return case(function)
 
 
@@ -287,7 +292,7 @@ def nvml_settings_of_a_card() -> None:
     say("CUDA and NVML name one card", bytes(raw).hex() in texts)
 
 
-# -- what no card was asked yet ------------------------------------------------------------------------------------
+# -- every name ------------------------------------------------------------------------------------------------------
 
 
 def exported() -> Iterator[str]:
@@ -323,21 +328,21 @@ def others() -> str:
     return " ".join(found) or "none"
 
 
-@assumed
+@case
 def nvml_every_name_before_init() -> None:
     """
     enough names | True
-    other answers | none
+    other answers | nvmlSystemGetNVMLVersion:2
     """
     say("enough names", len([name for name in exported() if name.startswith("nvml")]) > 300)
     say("other answers", others())
 
 
-@assumed
+@case
 def nvml_every_name_after_shutdown() -> None:
     """
-    other answers | none
-    in a forked child | none
+    other answers | nvmlSystemGetNVMLVersion:2
+    in a forked child | nvmlShutdown:-11 nvmlSystemGetNVMLVersion:2
     """
     ask("nvmlInit_v2")
     sys.stdout.flush()
@@ -351,10 +356,10 @@ def nvml_every_name_after_shutdown() -> None:
     say("other answers", others())
 
 
-@assumed
+@fake_only
 def nvml_nothing_given() -> None:
     """
-    other answers than a refusal | nvmlShutdown:0
+    other answers than a refusal | nvmlDeviceClearFieldValues:0 nvmlGpmSampleFree:0 nvmlShutdown:0
     """
     begun()
     found = []
@@ -371,24 +376,24 @@ def nvml_nothing_given() -> None:
     say("other answers than a refusal", *found)
 
 
-@assumed
+@case
 def nvml_versions_of_structures() -> None:
     """
-    temperature | 25 untouched
+    temperature of no sensor | 2 untouched
     PCI | 25 untouched
     UUID | 25
     branch | 25 untouched
-    details | 25 untouched
+    details of no mode | 2 untouched
     samples | 25 untouched
     performance counters | 25 untouched
     memory by 2 | 13
     """
     device = begun()
     for what, name, size, first in (
-        ("temperature", "nvmlDeviceGetTemperatureV", 12, True),
+        ("temperature of no sensor", "nvmlDeviceGetTemperatureV", 12, True),
         ("PCI", "nvmlDeviceGetPciInfoExt", 64, True),
         ("branch", "nvmlSystemGetDriverBranch", 84, False),
-        ("details", "nvmlDeviceGetRunningProcessDetailList", 24, True),
+        ("details of no mode", "nvmlDeviceGetRunningProcessDetailList", 24, True),
         ("samples", "nvmlDeviceGetProcessesUtilizationInfo", 24, True),
         ("performance counters", "nvmlGpmQueryDeviceSupport", 8, True),  # of which the version is no packed word
     ):
@@ -407,14 +412,12 @@ def nvml_versions_of_structures() -> None:
     say("memory by 2", ask("nvmlDeviceGetMemoryInfo_v2", device, at(memory)))
 
 
-@assumed
+@case
 def nvml_names_and_texts() -> None:
     """
     own UUID | 0 True
     lower case | 0 True
     driver without room | 7
-    own serial number | 0 True
-    serial number without room | 7
     serial number without a place | 2
     name without a device | 2
     after a child of fork | 0
@@ -428,9 +431,6 @@ def nvml_names_and_texts() -> None:
     bus = bytes(pci)[36:].split(b"\0")[0].lower()
     say("lower case", ask("nvmlDeviceGetHandleByPciBusId_v2", bus, at(found)), found.value == device.value)
     say("driver without room", ask("nvmlSystemGetDriverVersion", c.create_string_buffer(4), 4))
-    result = ask("nvmlDeviceGetSerial", device, text, 96)
-    say("own serial number", result, ask("nvmlDeviceGetHandleBySerial", text, at(found)) == 0)
-    say("serial number without room", ask("nvmlDeviceGetSerial", device, text, 2))
     say("serial number without a place", ask("nvmlDeviceGetHandleBySerial", b"1", None))
     say("name without a device", ask("nvmlDeviceGetName", None, text, 96))
     child = os.fork()
@@ -441,15 +441,15 @@ def nvml_names_and_texts() -> None:
     say("after a child of fork", ask("nvmlDeviceGetCount_v2", at(count)))
 
 
-@assumed
+@case
 def nvml_topology() -> None:
     """
-    itself | 0 0
+    itself | 3 7
     without a place | 2
     nearest without a count | 2
     nearest without a buffer | 2
     own level | 0 0
-    peer of itself | 2
+    peer of itself | 0
     set of a processor | 0 True
     set of no processor | 2
     """
@@ -466,7 +466,7 @@ def nvml_topology() -> None:
     say("set of no processor", ask("nvmlSystemGetTopologyGpuSet", 1 << 20, at(count), None))
 
 
-@assumed
+@case
 def nvml_events() -> None:
     """
     without a place | 2
@@ -496,7 +496,7 @@ def nvml_events() -> None:
     say("free nothing", ask("nvmlEventSetFree", None))
 
 
-@assumed
+@case
 def nvml_a_kernel_that_faults_is_an_event() -> None:
     """
     launch and synchronise | 0 700
@@ -522,22 +522,22 @@ def nvml_a_kernel_that_faults_is_an_event() -> None:
     say("in a set that came later", ask("nvmlEventSetWait_v2", later, at(data), 0))
 
 
-@assumed
+@case
 def nvml_fields() -> None:
     """
     none | 2
     without a place | 2
     several | 0
-    ECC now | 0 1 1
+    ECC now | 0 3 1
     power limit | 0 1 True
     PCIe replays | 0 1 0
-    remapped rows | 0 1 0
+    remapped rows | 0 3 0
     retired pages | 3
     no field | 2
     beyond the last | 2
     stamps | True
-    clear none | 2
-    clear what is no counter | 0 3
+    clear none | 0
+    clear what is no counter | 0 2
     """
     device = begun()
     ids = {"ECC now": 1, "power limit": 189, "PCIe replays": 94, "remapped rows": 142, "retired pages": 29}
@@ -576,7 +576,7 @@ def nvml_performance_metrics() -> None:
     streaming | 0 0
     streaming of another kind | 2
     free | 0 0
-    free nothing | 2
+    free nothing | 0
     """
     device = begun()
     support, first, second = (c.c_uint * 2)(1, 7), pointer(), pointer()
@@ -611,7 +611,7 @@ def nvml_performance_metrics() -> None:
     say("free nothing", ask("nvmlGpmSampleFree", None))
 
 
-@assumed
+@case
 def nvml_a_limit_of_power() -> None:
     """
     constraints without a place | 2 2
@@ -624,3 +624,26 @@ def nvml_a_limit_of_power() -> None:
     assert ask(name, device, at(low), at(high)) == 0
     assert ask("nvmlDeviceGetPowerManagementLimit", device, at(now)) == 0
     say("limit within constraints", low.value <= now.value <= high.value)
+
+
+# -- what no card was asked yet --------------------------------------------------------------------------------------
+
+
+@assumed
+def nvml_serial_number_and_versions() -> None:
+    """
+    own serial number | 0 True
+    serial number without room | 7
+    temperature of the GPU | 25
+    details of compute | 25
+    version before init | 0 True
+    """
+    text = c.create_string_buffer(96)
+    before = ask("nvmlSystemGetNVMLVersion", text, 96), text.value.count(b".") >= 2
+    device, found = begun(), pointer()
+    result = ask("nvmlDeviceGetSerial", device, text, 96)
+    say("own serial number", result, ask("nvmlDeviceGetHandleBySerial", text, at(found)) == 0)
+    say("serial number without room", ask("nvmlDeviceGetSerial", device, text, 2))
+    say("temperature of the GPU", ask("nvmlDeviceGetTemperatureV", device, at(packed(2, 0, 0))))
+    say("details of compute", ask("nvmlDeviceGetRunningProcessDetailList", device, at(packed(2, 0, 0, 0, 0, 0))))
+    say("version before init", *before)
