@@ -13,6 +13,21 @@
 #include "hl_layout_history.h"
 
 uint8_t (*hl_fake_device)(void);
+__thread struct hl_outputs hl_outputs;
+
+/* Turns the bits of the outputs from byte `first` (of all of them) on. */
+static void spoil(size_t first) {
+    size_t at = 0;
+    for (int i = 0; i < hl_outputs.count; i++)
+        for (size_t byte = 0; byte < hl_outputs.place[i].bytes; byte++, at++)
+            if (at >= first) hl_outputs.place[i].at[byte] ^= 0xFF;
+}
+
+static size_t output_bytes(void) {
+    size_t all = 0;
+    for (int i = 0; i < hl_outputs.count; i++) all += hl_outputs.place[i].bytes;
+    return all;
+}
 
 static void record(uint8_t event, const struct hl_call *call, int32_t result, uint32_t extra, uint64_t a, uint64_t b,
                    uint64_t c) {
@@ -41,6 +56,9 @@ static int act(struct hl_call *call, uint32_t index, uint64_t number) {
     case HL_ACTION_DELAY: hl_sleep_until(hl_now_ns() + hl_scaled(f->delay_ns)); return 0;
     case HL_ACTION_KILL: kill(getpid(), f->signal ? (int)f->signal : SIGKILL); return 0;
     case HL_ACTION_STOP: kill(getpid(), SIGSTOP); return 0;
+    case HL_ACTION_HOLD: hl_hold(hl_node.base, hl_node.slot, index); return 0;
+    case HL_ACTION_WRONG: spoil(0); return 0;
+    case HL_ACTION_TORN: spoil(output_bytes() / 2); return 0;
     case HL_ACTION_MEET: (void)hl_meet(hl_node.base, hl_node.slot, index); return 0;
     case HL_ACTION_LOST: /* code = the card that falls off the bus, its instances with it */
         for (uint32_t row = 0; row < hl_node.header->device_count; row++)
@@ -76,6 +94,7 @@ int hl_fake_enter_slow(struct hl_call *call) {
         if (f->when == HL_WHEN_BEFORE) {
             forced |= act(call, i, number);
         } else if (call->after_count < HL_AFTER_MAX) {
+            hl_outputs.wanted |= f->action == HL_ACTION_WRONG || f->action == HL_ACTION_TORN;
             call->after[call->after_count] = (uint16_t)i;
             call->after_number[call->after_count++] = number;
         }
@@ -88,6 +107,7 @@ int32_t hl_fake_leave_slow(struct hl_call *call, int32_t result, uint64_t a, uin
     int keep = errno;
     for (uint32_t i = 0; i < call->after_count; i++)
         if (act(call, call->after[i], call->after_number[i])) result = call->code;
+    if (call->after_count) hl_outputs.wanted = hl_outputs.count = 0;
     uint32_t level = hl_node.header->history_level;
     if (level > 1 || (level == 1 && result != 0))
         record(HL_EVENT_CALL, call, result, 0, a, b, call->armed ? hl_now_ns() - call->start : 0);

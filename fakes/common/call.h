@@ -12,6 +12,7 @@
  * add. A forced result of 0 means: the work is left out and success is reported. */
 #ifndef HOOKLAB_CALL_H
 #define HOOKLAB_CALL_H
+#include <stddef.h>
 #include <stdint.h>
 
 #include "node.h"
@@ -48,6 +49,25 @@ static inline int32_t hl_fake_refuse(struct hl_call *call) { return hl_fake_leav
 
 /* Which device a call is about, by the node's count, 0xFF none: asked for the history only. Set by the library. */
 extern uint8_t (*hl_fake_device)(void);
+
+/* What the call of this thread has written for its caller, told by the body that wrote it, so that a planned fault can
+ * spoil it. Only functions that tell can be spoilt (SPOILT in lab/spec/outputs.py). */
+enum { HL_OUTPUTS = 4 };
+struct hl_outputs {
+    uint8_t wanted, count; /* wanted: a fault of this call will spoil them */
+    struct {
+        unsigned char *at;
+        size_t bytes;
+    } place[HL_OUTPUTS];
+};
+extern __thread struct hl_outputs hl_outputs __attribute__((tls_model("initial-exec")));
+
+static inline void hl_output(void *at, size_t bytes) {
+    if (__builtin_expect(hl_outputs.wanted != 0, 0) && at && hl_outputs.count < HL_OUTPUTS) {
+        hl_outputs.place[hl_outputs.count].at = (unsigned char *)at;
+        hl_outputs.place[hl_outputs.count++].bytes = bytes;
+    }
+}
 
 void hl_fake_unsupported(unsigned name); /* counts a call of a name without behaviour */
 

@@ -96,6 +96,7 @@ static CUresult count(int *out) {
     if (result) return result;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = fake.count;
+    hl_output(out, sizeof *out);
     return CUDA_SUCCESS;
 }
 ENTRY(cuDeviceGetCount, (int *value), count(value))
@@ -137,6 +138,7 @@ static CUresult total(size_t *out, CUdevice device) {
     if (result) return result;
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = d->total_bytes;
+    hl_output(out, sizeof *out);
     return CUDA_SUCCESS;
 }
 API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {

@@ -92,6 +92,7 @@ API cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
         return (CUresult)hl_fake_refuse(&call);
     }
     CUresult result = allocate(pointer, bytes);
+    hl_output(pointer, sizeof *pointer);
     LEAVE(result, bytes, result ? 0 : *pointer);
 }
 
@@ -195,6 +196,8 @@ static inline CUresult info(size_t *free_bytes, size_t *total) {
     uint64_t used = __atomic_load_n(&d->used, __ATOMIC_RELAXED);
     if (free_bytes) *free_bytes = d->total_bytes - d->host_bytes - used;
     if (total) *total = d->total_bytes;
+    hl_output(free_bytes, sizeof *free_bytes);
+    hl_output(total, sizeof *total);
     return CUDA_SUCCESS;
 }
 

@@ -23,6 +23,7 @@ NVML_BODY(nvmlDeviceGetMemoryInfo, (nvmlDevice_t handle, nvmlMemory_t *memory), 
     memory->total = device->nvml_total_bytes;
     memory->free = free_bytes(device);
     memory->used = memory->total - memory->free;
+    hl_output(memory, sizeof *memory);
     return NVML_SUCCESS;
 }
 
@@ -37,6 +38,7 @@ NVML_BODY(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t handle, nvmlMemory_v2_t *mem
     memory->reserved = device->nvml_reserved_bytes;
     memory->free = free_bytes(device);
     memory->used = memory->total - memory->reserved - memory->free;
+    hl_output(&memory->total, sizeof *memory - offsetof(nvmlMemory_v2_t, total));
     return NVML_SUCCESS;
 }
 

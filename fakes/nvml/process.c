@@ -75,6 +75,7 @@ static nvmlReturn_t compute_list(nvmlDevice_t handle, unsigned *count, void *inf
     struct user *list;
     int found = users(handle->index, &list);
     nvmlReturn_t result = found < 0 ? NVML_ERROR_MEMORY : negotiate((unsigned)found, count, infos);
+    if (result == NVML_SUCCESS) hl_output(infos, stride * (size_t)found);
     for (int i = 0; result == NVML_SUCCESS && i < found; i++) {
         if (stride == sizeof(nvmlProcessInfo_v1_t)) {
             nvmlProcessInfo_v1_t *row = (nvmlProcessInfo_v1_t *)infos + i;

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from lab.node.layout import constants
 from lab.spec import load_hooks
+from lab.spec.outputs import SPOILT
 
-Action = Literal["return", "delay", "kill", "meet", "stop", "lost"]
+Action = Literal["return", "delay", "kill", "meet", "stop", "hold", "lost", "wrong", "torn"]
 Mode = Literal["nth", "every", "from"]
 Scope = Literal["process", "node", "container"]
 When = Literal["before", "after"]
@@ -30,6 +31,8 @@ class Fault:
     ``call`` counts from 1, by process unless ``scope`` says otherwise; ``mode``: only that call, every multiple of it,
     or that and all later ones. ``process`` and ``container`` restrict whom it applies to (indices in the run).
     ``patience_s``: how long all who could still come to a MEET must have been at rest until they count as held up.
+    ``hold`` stops the caller (SIGSTOP) until ``NodeServer.release``; ``wrong`` turns every bit of what the call wrote
+    for its caller, ``torn`` those of the second half.
     A MEET counts threads, of one process or of several. How many of a process can come is what the run says of it
     (``NodeServer.expect``); of a program that it knows nothing of, one, or as many as there are where the fault is for
     that process alone.
@@ -63,6 +66,8 @@ class Fault:
             raise FaultError(f"{where}: a delay needs a duration above 0")
         if self.action == "return" and self.code == 0:
             raise FaultError(f"{where}: a returned code of 0 is no fault")
+        if self.action in ("wrong", "torn") and self.name not in SPOILT:
+            raise FaultError(f"{where}: outputs can be spoilt of {', '.join(SPOILT)} only")
         if self.action == "kill" and self.signal not in signals.valid_signals():
             raise FaultError(f"{where}: {self.signal} is no signal number")
         if self.action == "meet":
@@ -89,7 +94,8 @@ class Fault:
         record["delay_ns"] = self.delay_ns
         record["signal"] = self.signal if self.action == "kill" else 0
         record["meet"] = self.meet
-        record["when"] = table[f"HL_WHEN_{self.when.upper()}"]
+        spoils = self.action in ("wrong", "torn")
+        record["when"] = table["HL_WHEN_AFTER" if spoils else f"HL_WHEN_{self.when.upper()}"]
 
 
 @dataclass(frozen=True, kw_only=True)

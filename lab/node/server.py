@@ -20,6 +20,7 @@ import heapq
 import os
 import selectors
 import shutil
+import signal
 import socket
 import struct
 import tempfile
@@ -284,7 +285,7 @@ class NodeServer:
             if index < 0:
                 raise NodeError(f"fault at {fault.name}: the node has room for {self._capacity.faults} faults")
             record = np.zeros((), dtype("hl_node_fault"))
-            record["open"] = self._words.load32(self.file.fault_at(index, "open"))
+            record["open"] = 0 if fault.action == "hold" else self._round(index)
             fault.write(record)
             self.file.faults[index] = record
             self._faults[index] = fault
@@ -298,9 +299,16 @@ class NodeServer:
         with self._condition:
             self._words.store32(self.file.fault_at(index, "active"), 0)
             self._words.open_meeting(index, self._round(index))
+            self._wake_released()
             self._faults.pop(index, None)
             self._stillness.pop(index, None)
             self._short.pop(index, None)
+
+    def release(self, index: int) -> None:
+        """Let whoever a HOLD has stopped go on, now and from now on."""
+        with self._condition:
+            self._words.open_meeting(index, 0)
+        os.eventfd_write(self._wake, 1)
 
     def fired(self, index: int) -> int:
         """How often a planned fault fired."""
@@ -471,6 +479,7 @@ class NodeServer:
                         self._handle(key.fileobj)
                     self._run_timers()
                     self._review_meetings()
+                    self._wake_released()
                     self._condition.notify_all()
         except BaseException as error:  # a dead server must not look like a slow one to those who wait
             with self._condition:
@@ -483,7 +492,7 @@ class NodeServer:
             waits = []
             if self._timers:
                 waits.append(max(0.0, self._timers[0][0] - time.monotonic()))
-            if any(fault.action == "meet" for fault in self._faults.values()):
+            if any(fault.action in ("meet", "hold") for fault in self._faults.values()):
                 waits.append(MEET_TICK_S)
             return min(waits, default=None)
 
@@ -926,6 +935,17 @@ class NodeServer:
                 if sum(candidate.waiting for candidate in candidates) < fault.meet:
                     self._short[index] = self._short.get(index, 0) + 1
                 self._words.open_meeting(index, meeting)
+
+    def _wake_released(self) -> None:
+        """A process that stops itself just when it is released must be woken later: as long as its word is there."""
+        for index, fault in self._faults.items():
+            if fault.action != "hold" or self._round(index) == 0:
+                continue
+            for slot in self._waiting(index, 0):
+                process = self._processes.get(slot)
+                if process is not None and not process.dying:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGCONT)
 
     def _held_up(self, index: int, fault: Fault, candidates: list[Candidate]) -> bool:
         """Whether those who could still come sleep and will not wake by themselves. Sleeping in modelled driver work

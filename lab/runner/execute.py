@@ -186,6 +186,7 @@ class _Run:
         self.containers: list[Container] = []
         self.unknown: list[dict[str, str]] = []
         self.fault_slots: list[int] = []
+        self.holds: dict[str, list[int]] = {}  # barrier -> node faults that it releases
         self.point_slots: dict[int, int] = {}  # faults at sequence points: the numbers after the node's
         self.timed_out = self.interrupted = False
         self.barriers = {
@@ -325,6 +326,8 @@ class _Run:
                 slot = self.node.plan(fault)
                 self.fault_slots += [-1] * (slot + 1 - len(self.fault_slots))
                 self.fault_slots[slot] = index
+                if scenario.faults[index].until:
+                    self.holds.setdefault(scenario.faults[index].until, []).append(slot)
             for instance in self.instances:
                 self.node.expect(
                     process=instance.index,
@@ -545,6 +548,8 @@ class _Run:
         if self.node is not None:
             for index in waiting:
                 self.node.unblocked(process=index)
+            for slot in self.holds.get(name, ()):
+                self.node.release(slot)
         for index in sorted(waiting):
             channel = self.guests[index].channel
             if channel is not None:

@@ -164,7 +164,9 @@ def _fault(index: int, form: schema.FaultForm, where: Where) -> Fault:
         mode, call = "every", form.every
     elif form.from_ is not None:
         mode, call = "from", form.from_
-    actions = {"return_", "delay", "kill", "meet", "stop", "lost"}
+    actions = {"return_", "delay", "kill", "meet", "stop", "lost", "spoil"}
+    action = next(iter(form.model_fields_set & actions)).rstrip("_")
+    until = form.stop if isinstance(form.stop, str) else ""
     return Fault(
         index=index,
         at=form.at,
@@ -174,11 +176,12 @@ def _fault(index: int, form: schema.FaultForm, where: Where) -> Fault:
         process=form.process,
         container=form.container,
         when=form.when,
-        action=next(iter(form.model_fields_set & actions)).rstrip("_"),
+        action="hold" if until else form.spoil or action,
         code=form.return_ or 0,
         delay_ns=form.delay or 0,
         signal=form.kill or 0,
         meet=form.meet or 0,
+        until=until,
         where=where(("faults", index)),
     )
 

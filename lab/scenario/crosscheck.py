@@ -362,6 +362,12 @@ def _faults(raw: dict[Any, Any], groups: list[_Group], containers: dict[Any, Any
         fault = _mapping(fault)
         path: Path = ("faults", index)
         _where(fault, path, groups, containers, report)
+        until = fault.get("stop")
+        known = {str(step.arguments.get("name")) for group in groups for step in group.steps if step.op == "barrier"}
+        if isinstance(until, str) and until not in known:
+            report((*path, "stop"), f"no barrier {until!r}{vocabulary.nearest(until, known)}")
+        if "spoil" in fault and fault.get("at") not in vocabulary.spoilt():
+            report((*path, "spoil"), f"outputs can be spoilt of {', '.join(vocabulary.spoilt())} only")
         meet = fault.get("meet")
         if not isinstance(meet, int) or isinstance(meet, bool):
             continue

@@ -113,6 +113,7 @@ def failing(scenario: Scenario, failure: Failure) -> Scenario:
         delay_ns=0,
         signal=0,
         meet=0,
+        until="",
         where=where,
     )
     raw_fault = {

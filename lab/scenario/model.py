@@ -149,11 +149,12 @@ class Fault:
     process: str | None
     container: str | None
     when: str  # "before" | "after" the driver does its work
-    action: str  # "return" | "delay" | "kill" | "meet" | "stop" | "lost"
+    action: str  # "return" | "delay" | "kill" | "meet" | "stop" | "hold" | "lost" | "wrong" | "torn"
     code: int  # for return
     delay_ns: int  # for delay
     signal: int  # for kill
     meet: int  # for meet
+    until: str  # for hold: the barrier that releases it
     where: Position
 
 

@@ -579,21 +579,27 @@ class FaultForm(Form):
         description="action: hold callers (threads of one process or of several) until so many have arrived or nobody "
         "else can",
     )
-    stop: Literal[True] | None = Field(default=None, description="action: stop the caller (SIGSTOP)")
+    stop: Literal[True] | Name | None = Field(
+        default=None, description="action: stop the caller (SIGSTOP); a name: until the others have met at this barrier"
+    )
     lost: Literal[True] | None = Field(default=None, description="action: the device falls off the bus")
+
+    spoil: Literal["wrong", "torn"] | None = Field(
+        default=None, description="action: turn every bit of what the call wrote for its caller, or of its second half"
+    )
 
     @model_validator(mode="after")
     def _shape(self) -> FaultForm:
-        actions = self.model_fields_set & {"return_", "delay", "kill", "meet", "stop", "lost"}
+        actions = self.model_fields_set & {"return_", "delay", "kill", "meet", "stop", "lost", "spoil"}
         if len(actions) != 1:
             raise ValueError(
-                "a fault has exactly one action of return, delay, kill, meet, stop, lost; found "
+                "a fault has exactly one action of return, delay, kill, meet, stop, lost, spoil; found "
                 + (", ".join(sorted(action.rstrip("_") for action in actions)) or "none")
             )
         if len(self.model_fields_set & {"call", "every", "from_"}) > 1:
             raise ValueError("a fault has one of call, every, from")
         if self.at.startswith("point."):
-            if not actions & {"kill", "stop"}:
+            if not actions & {"kill", "stop"} or isinstance(self.stop, str):
                 raise ValueError(f"at {self.at} a process can only be killed or stopped")
             if self.model_fields_set & {"every", "from_", "scope", "when"}:
                 raise ValueError(f"at {self.at} only call, process and container can be chosen")

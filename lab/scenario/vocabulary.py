@@ -43,6 +43,13 @@ def profiles() -> tuple[str, ...]:
     return tuple(profile_names())
 
 
+def spoilt() -> tuple[str, ...]:
+    """Functions whose outputs a fault can spoil."""
+    from lab.spec.outputs import SPOILT
+
+    return SPOILT
+
+
 @cache
 def drivers() -> tuple[str, ...]:
     """Driver generations that a fake node can claim, oldest first."""

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -214,6 +215,13 @@ int hl_meet(void *base, uint32_t slot, uint32_t index) {
     while (__atomic_load_n(&fault->open, __ATOMIC_ACQUIRE) == round) futex(&fault->open, FUTEX_WAIT, round, NULL);
     __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
     return last;
+}
+
+void hl_hold(void *base, uint32_t slot, uint32_t index) {
+    uint32_t round;
+    uint64_t *word = claim(base, slot, index, &round);
+    while (__atomic_load_n(&fault_at(base, index)->open, __ATOMIC_ACQUIRE) == 0) kill(getpid(), SIGSTOP);
+    if (word) __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
 }
 
 void hl_meet_open(void *base, uint32_t index, uint32_t round) { (void)open_round(fault_at(base, index), round); }

@@ -37,6 +37,8 @@ int hl_accounts_take_back(void *base, uint32_t slot, uint32_t device, uint32_t k
 int hl_meet(void *base, uint32_t slot, uint32_t fault);
 /* Server: lets the waiters of this round go, if it is still the current one: callers that fill it open it themselves. */
 void hl_meet_open(void *base, uint32_t fault, uint32_t round);
+/* Stops the process (SIGSTOP) until the server has opened the fault and let it go on. */
+void hl_hold(void *base, uint32_t slot, uint32_t fault);
 void hl_meet_leave(void *base, uint32_t slot); /* server: forgets the arrivals of a dead process */
 
 /* Server: adds the calls of an ended process to the node-wide counts and zeroes its row. */

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lab.node.faults import Fault
 from lab.node.server import NodeServer
 
 MIB = 1 << 20
@@ -166,6 +167,17 @@ def test_work_shows_as_utilisation(node: NodeServer, hold: Callable[..., Holder]
     assert pid == holder.process.pid
     assert percent > 0
     assert node.snapshot().processes[0].not_executed == 300
+
+
+def test_samples_can_be_spoilt(node: NodeServer, hold: Callable[..., Holder], probe: Probe) -> None:
+    holder = hold()
+    assert holder.ask("retain") == [0, 0]
+    assert holder.ask("burn", 300) == 0
+    while probe(node, "utilisation")["many"][0] != 0:
+        pass
+    node.plan(Fault(name="nvmlDeviceGetProcessUtilization", action="wrong", mode="from"))
+    ((pid, _, _), *_) = probe(node, "utilisation")["many"][2]
+    assert pid == holder.process.pid ^ 0xFFFFFFFF
 
 
 @pytest.mark.parametrize("told", ["host", "visible"])

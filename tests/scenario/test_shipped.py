@@ -36,6 +36,19 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
         ("memory: 6GiB", "memory: 4GiB", "never_above"),
         ("count: 2}                 ", "count: 1}                 ", "faults_fired"),
     ],
+    "faults/held-in-driver.yaml": [
+        ("step: late, ok: 1", "step: late, oom: 1", "outcome"),
+        ("stop: done", "kill: SIGSEGV", "exits"),
+        ("count: 1}", "count: 2}", "faults_fired"),
+    ],
+    "faults/wrong-figures.yaml": [
+        ("free: {max: 3GiB}", "free: {min: 4GiB}", "view"),
+        ("too-much, result: oom", "too-much", "steps"),
+    ],
+    "faults/device-lost.yaml": [
+        ("step: after, CUDA_ERROR_UNKNOWN: 1", "step: after, ok: 1", "outcome"),
+        (", lost: true", ", delay: 1ms", "outcome"),
+    ],
     "faults/threads-meet.yaml": [
         ("ok: 1, oom: 1", "ok: 2", "outcome"),
         ("memory: 6GiB", "memory: 4GiB", "never_above"),
