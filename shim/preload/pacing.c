@@ -203,6 +203,11 @@ static void stage(const struct hl_launch *launch, int device, uint64_t which) {
 
 /* ---- the common launch ---- */
 
+static uint32_t samples_of(const struct hl_estimate *estimate) {
+    return __atomic_load_n(&estimate->samples, __ATOMIC_RELAXED);
+}
+
+/* M */
 static uint64_t price(const struct hl_pacer *pacer, const struct hl_launch *launch, uint64_t ns) {
     return pacer->blocks ? launch->blocks : ns;
 }
@@ -214,25 +219,32 @@ static bool has_room(const struct hl_pacer *pacer, uint64_t ns, bool stranger) {
     return pacer->in_flight + ns <= BOUND_NS && pacer->launches < MOST_LAUNCHES && !(stranger && pacer->strangers);
 }
 
+/* M. The mutex is the device's, the counter all devices'. */
+static void count(uint64_t *word, uint64_t more) {
+    if (HL_LIKELY(hl_devices_count() == 1))
+        __atomic_store_n(word, __atomic_load_n(word, __ATOMIC_RELAXED) + more, __ATOMIC_RELAXED);
+    else __atomic_fetch_add(word, more, __ATOMIC_RELAXED);
+}
+
 /* M */
 static void spend(struct hl_pace *pace, uint64_t ns, int64_t tokens, int entry) {
     pace->pacer->tokens -= tokens;
     pace->charged = ns;
     pace->tokens = tokens;
     pace->entry = entry;
-    uint64_t *paced = &slot->paced[entry];
-    __atomic_store_n(paced, *paced + 1, __ATOMIC_RELAXED);
+    count(&slot->paced[entry], 1);
 }
 
 static bool quick(struct hl_pace *pace, struct hl_pacer *pacer, const struct hl_launch *launch, CUcontext context,
                   uint64_t now) {
     struct hl_estimate *estimate = pace->estimate;
-    uint64_t ns = __atomic_load_n(&estimate->ns, __ATOMIC_RELAXED), cost = price(pacer, launch, ns);
+    uint64_t ns = __atomic_load_n(&estimate->ns, __ATOMIC_RELAXED);
     bool go = false;
     pthread_mutex_lock(&pacer->mutex);
+    uint64_t cost = price(pacer, launch, ns);
     if (HL_UNLIKELY(now >= pacer->lease_end)) give_back(pacer);
     struct hl_lane *lane = pacer->recent;
-    if (HL_LIKELY(lane && pacer->tokens > 0 && cost <= (uint64_t)pacer->tokens && estimate->samples &&
+    if (HL_LIKELY(lane && pacer->tokens > 0 && cost <= (uint64_t)pacer->tokens && samples_of(estimate) &&
                   lane->stream == launch->stream && lane->per_thread == launch->per_thread && lane->used &&
                   (!pacer->many || lane->context == context) && has_room(pacer, ns, false))) {
         if (lane->open) {
@@ -300,9 +312,9 @@ static enum gate gate(struct hl_pacer *pacer, const struct hl_launch *launch, st
         uint64_t ns = __atomic_load_n(&estimate->ns, __ATOMIC_RELAXED), cost = price(pacer, launch, ns);
         if (cost > INT64_MAX / 4) cost = INT64_MAX / 4;
         if (now >= pacer->lease_end) give_back(pacer);
-        if (!has_room(pacer, ns, !estimate->samples)) {
+        if (!has_room(pacer, ns, !samples_of(estimate))) {
             uint64_t wait = next_landing(pacer, now);
-            bool room = has_room(pacer, ns, !estimate->samples);
+            bool room = has_room(pacer, ns, !samples_of(estimate));
             pthread_mutex_unlock(&pacer->mutex);
             if (room) continue;
             if (!waiting->began) waiting->began = now;
@@ -402,29 +414,29 @@ static bool slow(struct hl_pace *pace, struct hl_pacer *pacer, const struct hl_l
     uint64_t ns = __atomic_load_n(&estimate->ns, __ATOMIC_RELAXED), cost = price(pacer, launch, ns);
     if (cost > INT64_MAX / 4) cost = INT64_MAX / 4;
     pace->pacer = pacer;
-    if (!pacer->bounded && !estimate->samples && ns > UNKNOWN_NS)
+    if (!pacer->bounded && !samples_of(estimate) && ns > UNKNOWN_NS)
         ns = UNKNOWN_NS; /* nothing waits for a first measure */
     spend(pace, ns, (int64_t)cost, launch->entry);
     uint64_t now = hl_now_ns();
     struct hl_lane *lane = hl_lane_of(pacer, launch, context);
-    bool begin = false;
+    bool begin = false, idle = false;
     if (lane) {
         lane->launching++;
         pace->slow = true;
-        if (now >= lane->drain) { /* idle, as far as we know: what an open bracket saw may hold a pause */
+        idle = now >= lane->drain;
+        if (idle) { /* idle, as far as we know: what an open bracket saw may hold a pause */
             hl_lane_settle_lazy(pacer, lane);
             if (lane->launching == 1) hl_lane_discard(pacer, lane);
-            begin = pace->close = !lane->open && (estimate->samples < 2 || lane->unmeasured + ns >= BRACKET_NS);
+            begin = pace->close = !lane->open && (samples_of(estimate) < 2 || lane->unmeasured + ns >= BRACKET_NS);
         } else {
             begin = !lane->open;
-            pace->close = estimate->samples < 2 || (lane->open ? lane->work.charged : 0) + ns >= BRACKET_NS;
+            pace->close = samples_of(estimate) < 2 || (lane->open ? lane->work.charged : 0) + ns >= BRACKET_NS;
         }
         begin = begin && pacer->closed < HL_BRACKETS;
     }
     pthread_mutex_unlock(&pacer->mutex);
     waited(launch, pacer, &waiting, cost);
     if (begin) {
-        bool idle = now >= lane->drain;
         begin = hl_lane_begin(pacer, lane);
         if (begin && idle) pace->before = hl_now_ns();
     }
@@ -432,7 +444,7 @@ static bool slow(struct hl_pace *pace, struct hl_pacer *pacer, const struct hl_l
     pace->lane = lane;
     if (lane) {
         hl_lane_charge(pacer, lane, estimate, ns, now);
-        pace->stranger = !estimate->samples && lane->open;
+        pace->stranger = !samples_of(estimate) && lane->open;
         if (pace->stranger) {
             lane->work.strangers++;
             pacer->strangers++;
@@ -440,7 +452,7 @@ static bool slow(struct hl_pace *pace, struct hl_pacer *pacer, const struct hl_l
     } else { /* more streams than lanes: the estimate counts */
         __atomic_fetch_add(&pacer->row->charged, ns, __ATOMIC_RELAXED);
         __atomic_fetch_add(&pacer->row->measured, ns, __ATOMIC_RELAXED);
-        slot->own_measured += ns;
+        __atomic_fetch_add(&slot->own_measured, ns, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&pacer->mutex);
     say(now, false);
@@ -508,7 +520,7 @@ static void undo(struct hl_pace *pace) {
     struct hl_lane *lane = pace->lane;
     pthread_mutex_lock(&pacer->mutex);
     pacer->tokens += pace->tokens;
-    __atomic_store_n(&slot->paced[pace->entry], slot->paced[pace->entry] - 1, __ATOMIC_RELAXED);
+    count(&slot->paced[pace->entry], UINT64_MAX);
     if (lane && lane->used) {
         hl_lane_refused(pacer, lane, pace->charged, pace->stranger);
         pace->close = false;

@@ -24,26 +24,10 @@ static uint64_t attribute(int device, CUdevice_attribute which, uint32_t *kept) 
     return (uint64_t)value;
 }
 
-static void fill(const struct hl_region_device *row, int device, struct hl_share *share) {
+static void add_size(int device, struct hl_share *share) {
     static uint32_t processors[HL_DEVICES], threads[HL_DEVICES];
-    uint64_t *w = share->words, in_flight = w[HL_SHARE_IN_FLIGHT];
-    memset(w, 0, HL_SHARE_OWN * sizeof *w);
-    w[0] = row->sm_limit;
-    w[1] = attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &processors[device]);
-    w[2] = attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads[device]);
-    w[3] = row->sample_flags;
-    w[4] = __atomic_load_n(&row->measured, __ATOMIC_RELAXED);
-    w[5] = __atomic_load_n(&row->charged, __ATOMIC_RELAXED);
-    w[6] = __atomic_load_n(&row->returned, __ATOMIC_RELAXED);
-    w[HL_SHARE_IN_FLIGHT] = in_flight;
-    w[8] = row->sample_sequence;
-    w[9] = row->sample_time;
-    w[10] = row->sample_own;
-    w[11] = row->sample_all;
-    w[12] = row->sample_window;
-    w[13] = row->neighbours;
-    w[14] = row->sample_own_ns;
-    w[15] = row->sample_measured;
+    share->words[1] = attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &processors[device]);
+    share->words[2] = attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads[device]);
 }
 
 bool hl_lease_features(struct hl_pacer *pacer) {
@@ -72,7 +56,7 @@ enum hl_lease hl_lease_ask(struct hl_pacer *pacer, int64_t need, uint64_t now, i
     struct hl_share share;
     for (int tries = 0; tries < TRIES; tries++) {
         if (hl_share_read(pacer->device, &share)) return HL_LEASE_BLIND;
-        fill(pacer->row, pacer->device, &share);
+        add_size(pacer->device, &share);
         *answer = api->lease(pacer->device, need, now, share.words, sizeof share.words);
         if (*answer <= HL_ENGINE_REENTRY) return failed(api, *answer);
         int done = hl_share_commit(pacer->device, &share);
@@ -92,7 +76,7 @@ static void note(struct hl_region_device *row, const struct hl_sample *sample, u
     if (hl_share_lock()) return;
     row->sample_flags = (sample->usable ? HL_SAMPLE_USABLE : 0) | (sample->known ? HL_SAMPLE_KNOWN : 0) |
                         (sample->exact ? HL_SAMPLE_EXACT : 0);
-    row->board_cut = sample->cut;
+    __atomic_store_n(&row->board_cut, sample->cut, __ATOMIC_RELAXED);
     row->neighbours = sample->neighbours;
     uint64_t measured = __atomic_load_n(&row->measured, __ATOMIC_RELAXED);
     if (sample->fresh) {
@@ -124,7 +108,7 @@ void hl_lease_tick(struct hl_pacer *pacer, uint64_t now) {
         !__atomic_compare_exchange_n(&row->tick, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
     struct hl_sample sample = {0};
-    hl_sample_take(pacer->device, !pacer->blocks, row->board_cut, &sample);
+    hl_sample_take(pacer->device, !pacer->blocks, __atomic_load_n(&row->board_cut, __ATOMIC_RELAXED), &sample);
     hl_share_bury();
     note(row, &sample, now);
     const struct hl_engine_api *api = hl_engine_of_process();
@@ -132,8 +116,8 @@ void hl_lease_tick(struct hl_pacer *pacer, uint64_t now) {
     struct hl_share share;
     for (int tries = 0; tries < TRIES; tries++) {
         if (hl_share_read(pacer->device, &share)) return;
-        fill(row, pacer->device, &share);
-        uint64_t window = sample.usable ? row->sample_window : 0, busy = window * row->sample_own / 10000;
+        add_size(pacer->device, &share);
+        uint64_t window = sample.usable ? share.words[12] : 0, busy = window * share.words[10] / 10000;
         int64_t answer = api->observe(pacer->device, busy, window, now, share.words, sizeof share.words);
         if (answer <= HL_ENGINE_REENTRY) {
             if (answer == HL_ENGINE_FAULT) hl_engine_failed(api);

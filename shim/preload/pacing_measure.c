@@ -69,7 +69,7 @@ static void account(struct hl_pacer *pacer, uint64_t charged, uint64_t measured,
     struct hl_region_slot *slot = hl_pace_slot();
     __atomic_fetch_add(&pacer->row->charged, charged, __ATOMIC_RELAXED);
     __atomic_fetch_add(&pacer->row->measured, measured, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot->own_measured, slot->own_measured + measured, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->own_measured, measured, __ATOMIC_RELAXED);
     if (pacer->board && measured < end)
         hl_board_ran(pacer->board, end - measured, end, single && measured <= HL_BOARD_SLICE_NS);
 }
@@ -90,7 +90,7 @@ static void assumed(struct hl_pacer *pacer, uint64_t drain, uint64_t ns, bool si
 
 static void dropped(void) {
     struct hl_region_slot *slot = hl_pace_slot();
-    __atomic_store_n(&slot->dropped, slot->dropped + 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->dropped, 1, __ATOMIC_RELAXED);
 }
 
 /* ---- events ---- */
@@ -360,7 +360,7 @@ static void completed(struct hl_pacer *pacer, const struct hl_bracket *bracket, 
     account(pacer, bracket->charged + bracket->ahead, measured + ahead, end, single);
     landed(pacer, bracket->charged + bracket->ahead, bracket->launches + bracket->ahead_launches, bracket->strangers);
     struct hl_region_slot *slot = hl_pace_slot();
-    __atomic_store_n(&slot->brackets, slot->brackets + 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->brackets, 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i < bracket->keys; i++)
         learn(bracket->key[i].estimate, (double)bracket->key[i].charged * ratio / bracket->key[i].launches);
     spare_event(pacer, bracket->context, bracket->start);

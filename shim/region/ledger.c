@@ -667,10 +667,29 @@ int hl_share_lock(void) { return ready() ? lock_own() : -ENOTCONN; }
 
 void hl_share_unlock(void) { hl_region_unlock(&region); }
 
+/* What the launch path tells the policy, of one moment; how large the device is it adds itself. */
+static void facts(const struct hl_region_device *row, uint64_t *words) {
+    words[0] = row->sm_limit;
+    words[1] = words[2] = 0;
+    words[3] = row->sample_flags;
+    words[4] = load(&row->measured);
+    words[5] = load(&row->charged);
+    words[6] = load(&row->returned);
+    words[8] = row->sample_sequence;
+    words[9] = row->sample_time;
+    words[10] = row->sample_own;
+    words[11] = row->sample_all;
+    words[12] = row->sample_window;
+    words[13] = row->neighbours;
+    words[14] = row->sample_own_ns;
+    words[15] = row->sample_measured;
+}
+
 int hl_share_read(int device, struct hl_share *share) {
     int problem = in_reach(device) ? hl_share_lock() : -ENOTCONN;
     if (problem) return problem;
     memcpy(share->words, shared(device)->policy, sizeof share->words);
+    facts(shared(device), share->words);
     share->version = shared(device)->policy_version;
     uint64_t in_flight = 0; /* with the slots, so that what a dead process had goes with it */
     for (uint32_t i = 0; i < region.header->slot_high; i++)

@@ -136,7 +136,7 @@ enum { HL_SHARE_IN_FLIGHT = 7, HL_SHARE_OWN = 16 };            /* words from her
 struct hl_region_slot *hl_ledger_slot(void);                   /* this process's; NULL without books */
 struct hl_region_device *hl_ledger_device(int device);         /* NULL without books */
 const struct hl_region_header *hl_ledger_header(void);         /* NULL without books */
-int hl_share_read(int device, struct hl_share *share);         /* the policy's own words; 0 or -errno */
+int hl_share_read(int device, struct hl_share *share);         /* 0 or -errno; words 1 and 2 are the reader's */
 int hl_share_commit(int device, const struct hl_share *share); /* 1 done, 0 overtaken, or -errno */
 void hl_share_in_flight(int device, int64_t ns);               /* so much more is in flight here */
 void hl_share_bury(void);                                      /* looks for the dead: what they had in flight goes */

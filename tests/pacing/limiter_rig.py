@@ -30,9 +30,9 @@ def build_server(compile_c: Callable[..., Path], root: Path) -> Path:
     return _compile(compile_c, root, "rig-served", "served.c", *_VIRTUAL, "-ldl", extra=served)
 
 
-def build_race(compile_c: Callable[..., Path], root: Path) -> Path:
+def build_race(compile_c: Callable[..., Path], root: Path, *flags: str) -> Path:
     """The program whose threads and processes race for tokens."""
-    return _compile(compile_c, root, "race", "race.c")
+    return _compile(compile_c, root, f"race{len(flags)}", "race.c", *flags)
 
 
 _VIRTUAL = ("-Wl,--wrap=hl_now_ns,--wrap=hl_region_enter", "-Wl,-z,defs")

@@ -409,6 +409,13 @@ def test_the_limiter_equals_the_model(plan: Plan, libraries: list[Path], tmp_pat
     event(f"waits: {any(isinstance(line, tuple) and line[2] > 0 for line in log)}")
 
 
+@pytest.mark.full
+@settings(max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=plans())
+def test_the_limiter_equals_the_model_in_many_histories(plan: Plan, libraries: list[Path], tmp_path: Path) -> None:
+    compare(plan, libraries, tmp_path)
+
+
 def differs(plan: Plan, libraries: Sequence[Path], folder: Path) -> bool:
     try:
         compare(plan, libraries, folder)

@@ -52,3 +52,22 @@ def test_the_killed_take_their_lease_with_them_and_no_more(program: Path, tmp_pa
 def test_a_racy_bucket_is_caught(program: Path, tmp_path: Path) -> None:
     found = race(program, tmp_path, "overwrites")
     assert kept(found) > ALLOWANCE, found
+
+
+@pytest.mark.full
+def test_the_race_detector_finds_nothing(compile_c: Callable[..., Path], root: Path, tmp_path: Path) -> None:
+    program = rig.build_race(compile_c, root, "-fsanitize=thread", "-Wno-tsan")
+    words = [
+        "setarch",
+        "-R",
+        str(program),
+        str(tmp_path / "region"),
+        "2",
+        "4",
+        "20000",
+        "0",
+    ]  # it wants fixed addresses
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert "data race" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert kept(json.loads(done.stdout)) == 20_000

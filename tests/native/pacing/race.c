@@ -103,8 +103,8 @@ static void *run(void *argument) {
                                    .threads = 1};
         struct hl_pace pace;
         struct hl_estimate *estimate = hl_estimate_of(&launch);
-        estimate->ns = 500;
-        estimate->samples = 2; /* known: the short way is taken, too */
+        __atomic_store_n(&estimate->ns, 500, __ATOMIC_RELAXED);
+        __atomic_store_n(&estimate->samples, 2, __ATOMIC_RELAXED); /* known: the short way is taken, too */
         if (!hl_pace_enter(&pace, &launch)) abort();
         bool refused = !((chance >> 40) % 8);
         if (!refused) __atomic_fetch_add(&all->spent, blocks, __ATOMIC_SEQ_CST);
