@@ -1,8 +1,10 @@
-"""`duty`, corrected slowly by NVML: the default.
+"""`duty`, corrected by what the container really had: the default.
 
-Events of a container also span the time slices of its neighbours, so with neighbours its own measure is too high. NVML
-says what it really had; the ratio of both, over a decaying sum, scales what is charged. Bounded, in a dead band, once
-for each fresh sample, and never below the own measure while nobody else is there. Without samples this is `duty`.
+Events of a container also span the time slices of its neighbours, so with neighbours its own measure is too high. The
+board of the node says what it really had, or slowly NVML; the ratio of both, over a decaying sum, scales what is
+charged. Bounded, in a dead band, once for each fresh sample, and never below the own measure while nobody else is
+there. What the ratio charged wrongly is made good where the sample is of the same work as the measure, which the
+board's is. Without samples this is `duty`.
 """
 
 from lab.policy.pacing._words import (
