@@ -13,7 +13,6 @@
 
 #include "config.h"
 #include "hl_layout_history.h"
-#include "hl_layout_hooklab_1.h"
 #include "identity.h"
 #include "ledger.h"
 
@@ -52,11 +51,8 @@ void hl_hidden_fork_child(void) {
 
 /* What the books say of this process; false while a charge is under way or where NVML's figure means something else. */
 static bool booked(int device, uint64_t *held) {
-    const struct hl_region_slot *slot = hl_ledger_slot();
-    if (!slot || device < 0 || device >= HL_DEVICES) return false;
-    *held = __atomic_load_n(&slot->device[device].held, __ATOMIC_ACQUIRE);
-    return !__atomic_load_n(&slot->device[device].pending, __ATOMIC_ACQUIRE) &&
-           !__atomic_load_n(&slot->device[device].used[HL_KIND_MANAGED], __ATOMIC_ACQUIRE);
+    uint64_t managed = 0;
+    return hl_ledger_mine(device, HL_KIND_MANAGED, held, &managed) && !managed;
 }
 
 /* How much NVML counts beyond the books. */

@@ -647,6 +647,13 @@ uint64_t hl_ledger_limit(int device) {
     if (!in_reach(device)) return 0;
     return load(hami.map ? &hami.map->limit[device] : &shared(device)->limit);
 }
+int hl_ledger_mine(int device, int kind, uint64_t *held, uint64_t *of_kind) {
+    if (valid(device, kind) || hami.map || !ready()) return 0;
+    const struct hl_region_slot_device *mine = own(device);
+    *held = load(&mine->held);
+    *of_kind = load(&mine->used[kind]);
+    return !load(&mine->pending);
+}
 uint64_t hl_ledger_live(void) { return has_entries() ? hl_entries_count() : 0; }
 
 void *hl_ledger_policy_words(int device, size_t *bytes) {

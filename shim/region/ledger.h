@@ -118,6 +118,9 @@ int hl_ledger_is_taken(int row);      /* it is some device's */
 uint64_t hl_ledger_used(int device);  /* container, pending included */
 uint64_t hl_ledger_limit(int device); /* 0 = none */
 uint64_t hl_ledger_live(void);        /* live entries of this process */
+/* What this process has booked on a device, and how much of it is of one kind. 0: there are no books, or a charge is under
+ * way. */
+int hl_ledger_mine(int device, int kind, uint64_t *held, uint64_t *of_kind);
 /* Flags of this process's slot (HL_SLOT_*). Async-signal-safe; kept for the slot that is taken later, too. */
 void hl_ledger_status(uint32_t set, uint32_t clear);
 /* What this process's slot says of its PID outside, and of who said so (HL_TIER_*). */

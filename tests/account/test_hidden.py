@@ -99,6 +99,17 @@ def test_neighbours_and_own_allocations_do_not_blur_it(started) -> None:
     assert (hidden(one, guest), hidden(one, other)) == (PRINTS + ALLOCATES, 0)
 
 
+def test_devices_in_another_order_have_their_own_rows(tenant) -> None:
+    one = tenant(HOOKLAB_HIDDEN="observed", LIBVGPU_HOST_PROCFS="/proc")
+    straight = one.start()
+    assert straight.do("init") == straight.do("use", 0) == straight.do("module", "a", "allocates") == 0
+    crossed = one.start(process=1, CUDA_VISIBLE_DEVICES="1,0")
+    assert crossed.do("init") == crossed.do("use", 0) == crossed.do("module", "a", "prints") == 0
+    assert one.truth(crossed.pid, 1)["other"] == PRINTS
+    assert sum(one.ledger(crossed.pid, 1).values()) == sum(one.truth(crossed.pid, 1).values())
+    assert one.differs(straight, 0) is None
+
+
 def test_several_contexts_each_have_their_own(started) -> None:
     one, guest = started()
     assert guest.do("module", "a", "prints") == guest.do("own_context", "c", 0) == guest.do("enter", "c") == 0

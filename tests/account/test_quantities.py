@@ -84,15 +84,18 @@ def test_a_ledger_of_sums_alone_is_compared_too(tenant) -> None:
     assert (row.ledger, row.gaps) == (None, ())
 
 
-def test_devices_that_a_program_numbers_itself_are_compared_in_their_sum(tenant) -> None:
+def test_devices_that_a_program_numbers_itself_are_told_by_uuid_or_compared_in_their_sum(tenant) -> None:
     one = tenant(CUDA_VISIBLE_DEVICES="1,0")
     guest = one.start(process=3)
     assert guest.do("init") == guest.do("use", 0) == guest.do("alloc", "a", "sync", 64 * MIB, 0) == 0
+    held = CONTEXT + 64 * MIB
     with Region.open(one.region) as region:
-        wrong = explained(one, region)
         (row,) = explained(one, region, renumbering=frozenset({3}))
-    assert any(each.gaps for each in wrong)
-    assert (row.device, row.physical, row.ledger, row.gaps) == (-1, CONTEXT + 64 * MIB, CONTEXT + 64 * MIB, ())
+    assert (row.device, row.physical, row.ledger, row.gaps) == (1, held, held, ())
+    foreign = [LedgerRow(slot=0, pid=guest.pid, host_pid=0, bytes=(held, 0))]
+    assert any(each.gaps for each in explained(one, foreign))
+    (row,) = explained(one, foreign, renumbering=frozenset({3}))
+    assert (row.device, row.physical, row.ledger, row.gaps) == (-1, held, held, ())
 
 
 def test_on_a_real_device_physical_is_not_known() -> None:
