@@ -30,7 +30,7 @@ def blind(scenario: Scenario) -> list[dict[str, Any]]:
         settings = "" if dialect.points else _settings(container, ours)
         reasons = {
             "memory": (dialect.memory.none if limited else "") or words.get("memory", "") or settings,
-            "settings": settings,
+            "settings": settings or words.get("memory", ""),
             "cores": (dialect.cores.none if container.cores else "") or words.get("cores", ""),
             "resident": dialect.lazy or settings,
             "ledger": dialect.ledger.none,
