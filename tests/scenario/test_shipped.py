@@ -43,7 +43,7 @@ TWINS = {  # file -> [(text, planted text, the check that must be invalid)]
     ],
     "faults/wrong-figures.yaml": [
         ("free: {max: 3GiB}", "free: {min: 4GiB}", "view"),
-        ("too-much, result: oom", "too-much", "steps"),
+        ("too-much, oom: 1", "too-much, ok: 1", "outcome"),
     ],
     "faults/device-lost.yaml": [
         ("step: after, CUDA_ERROR_UNKNOWN: 1", "step: after, ok: 1", "outcome"),
