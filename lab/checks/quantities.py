@@ -22,6 +22,7 @@ import numpy as np
 from lab.checks.history import NONE16, Records, constants, event
 from lab.checks.model import RunData
 from lab.scenario.model import Scenario
+from lab.spec import load_profile
 
 MIB = 1 << 20
 POOL_STEP = 32 * MIB
@@ -199,7 +200,7 @@ def peaks(scenario: Scenario, run: RunData) -> tuple[Quantities, ...]:
     changes, ledger = run.history.of("PHYS"), run.history.of("LEDGER")
     rows: list[dict[str, Any]] = []
     for container in scenario.containers:
-        if renumbers(container.environment) or any(renumbers(one.environment) for one in container.processes):
+        if renumbers(scenario, container.environment, *(one.environment for one in container.processes)):
             continue
         mine = changes[changes["container"] == container.index]
         told = ledger[ledger["container"] == container.index]
@@ -218,9 +219,10 @@ def peaks(scenario: Scenario, run: RunData) -> tuple[Quantities, ...]:
     return from_rows(rows, cards, evidence=run.evidence)
 
 
-def renumbers(environment: Mapping[str, str]) -> bool:
-    """Whether a program's device numbers may be others than the node's."""
-    return "CUDA_VISIBLE_DEVICES" in environment or "CUDA_DEVICE_ORDER" in environment
+def renumbers(scenario: Scenario, *environments: Mapping[str, str]) -> bool:
+    """Whether a program's device numbers may be others than the node's: of a cut card it numbers the parts."""
+    chosen = any({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} & set(one) for one in environments)
+    return chosen or any(load_profile(gpu).cuts is not None for gpu in scenario.node.gpus)
 
 
 def _last_of_the_peak(held: Records) -> int:

@@ -257,7 +257,9 @@ def _memory(scenario: Scenario, run: RunData) -> tuple[MemoryRow, ...]:
             scenario.containers[container].name,
             device,
             peak,
-            scenario.containers[container].memory_limit(device),
+            None
+            if scenario.containers[container].limits_by_uuid
+            else scenario.containers[container].memory_limit(device),
             run.evidence,
         )
         for (container, device), peak in sorted(peaks.items())

@@ -66,7 +66,7 @@ def as_svg(scenario: Scenario, run: RunData) -> str:
     """What each container held and had booked on each device over time, beside its limit; empty without records."""
     panels = []
     for container in scenario.containers:
-        same = not renumbers(container.environment)
+        same = not renumbers(scenario, container.environment)
         for device in range(len(scenario.node.gpus)):
             curves = timeline(run, container.index, device)
             if not same:

@@ -114,6 +114,12 @@ class Container:
     where: Position
     host_pids: str | None = None  # "broker" | "procfs": who tells the host PID
 
+    @property
+    def limits_by_uuid(self) -> bool:
+        """Whether variables of its own tell limits by UUID: then a device's limit is not that of its ordinal."""
+        names = [*self.environment, *(name for process in self.processes for name in process.environment)]
+        return any("_LIMIT_GPU" in name or "_LIMIT_MIG" in name or "_LIMIT_{uuid:" in name for name in names)
+
     def memory_limit(self, device: int) -> int | None:
         """Bytes of ``device`` this container may use; None = no limit."""
         limit = self.memory.get(device, self.memory.get(None))

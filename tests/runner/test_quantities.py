@@ -89,3 +89,14 @@ def test_without_an_interposer_the_ledger_is_unknown(report) -> None:
     rows, shown, _ = report(TEXT, "--interposer", "none")
     assert all(row["ledger"] is None and not row["gaps"] for row in rows)
     assert "unknown" in shown
+
+
+def test_each_mig_device_has_its_own_figures(report, root: Path) -> None:
+    """Processes that call different MIG devices their device 0: rows by the node's numbers, each with its own limit."""
+    rows, shown, _ = report((root / "scenarios/mig/limits-by-uuid.yaml").read_text())
+    held = {row["process"]: row for row in rows if row["at"] == "barrier done"}
+    figures = {name: (row["device"], row["limit"], row["gaps"]) for name, row in held.items()}
+    assert figures == {"large": (1, 3 << 30, []), "middle": (2, 1 << 30, []), "small": (3, 2 << 30, [])}
+    assert all(row["physical"] == row["ledger"] > 0 for row in held.values())
+    assert {row["at"] for row in rows} == {"barrier held", "barrier done", "end"}, "events tell the processes' numbers"
+    assert "of 2GiB" not in shown
