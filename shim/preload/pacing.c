@@ -75,7 +75,8 @@ void hl_pacing_prepare(void) {
     slot = own ? own : &nobody;
     header = books ? hl_ledger_header() : NULL;
     forced = is_set(policy, "force");
-    if (policy && *policy && !forced && !is_set(policy, "default") && !is_set(policy, "disable"))
+    static int said_policy; /* prepared again when devices get rows of their own */
+    if (policy && *policy && !forced && !is_set(policy, "default") && !is_set(policy, "disable") && !said_policy++)
         hl_log(0, "GPU_CORE_UTILIZATION_POLICY: \"%.64s\" is not default, force or disable; default is used", policy);
     for (int device = 0; device < HL_DEVICES; device++) {
         struct hl_pacer *pacer = &hl_pacers[device];

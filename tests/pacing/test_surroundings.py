@@ -245,6 +245,26 @@ def test_a_launch_on_two_devices_is_paced_on_each(two_cards: Any) -> None:
         assert device["measured"] >= 60_000_000
 
 
+def test_a_card_has_one_bucket_whatever_number_it_has(two_cards: Any) -> None:
+    """Two processes see the cards in another order: what each launches on its device 0 is another card's work."""
+    work = START + "for _ in range(3): good(gpu.launch(20 * MS)); gpu.sync()\ngood(gpu.launch(MS))\nlook('end')\n"
+    limit = {"CUDA_DEVICE_SM_LIMIT": "50", "GPU_CORE_UTILIZATION_POLICY": "typo"}
+    others: list[Any] = []
+    first = two_cards.tell(
+        work,
+        seen=lambda *_: others.append(two_cards.tell(work, CUDA_VISIBLE_DEVICES="1,0", **limit)),
+        CUDA_VISIBLE_DEVICES="0,1",
+        **limit,
+    )
+    (second,) = others
+    before, after = first.looks["end"].devices, second.looks["end"].devices
+    assert [int(device["measured"]) > 50_000_000 for device in before[:2]] == [True, False]
+    assert int(after[0]["measured"]) == int(before[0]["measured"])
+    assert int(after[1]["measured"]) > 50_000_000
+    assert paced(second.looks["end"].own) == 4
+    assert second.err.count("GPU_CORE_UTILIZATION_POLICY") == 1  # a line is a line
+
+
 def test_a_device_without_a_limit_is_counted(two_cards: Any) -> None:
     told = two_cards.tell(
         TOGETHER + "for _ in range(3): good(together(MS))\nlook('end')\n",
