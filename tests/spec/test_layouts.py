@@ -44,7 +44,7 @@ def test_numpy_and_c_agree(name: str, compile_c: Callable[..., Path]) -> None:
     lines = [f'#include "hl_layout_{identifier(name)}.h"', "#include <stdio.h>", "int main(void) {"]
     lines.append(f'    printf("hash %llu\\n", (unsigned long long)HL_{identifier(name).upper()}_HASH);')
     for constant in layout.constants:
-        lines.append(f'    printf("{constant} %lld\\n", (long long){constant});')
+        lines.append(f'    printf("{constant} %llu\\n", (unsigned long long){constant});')
     for struct in layout.structs.values():
         lines.append(f'    printf("{struct.name} %zu\\n", sizeof(struct {struct.name}));')
         for field in struct.fields:
@@ -56,7 +56,7 @@ def test_numpy_and_c_agree(name: str, compile_c: Callable[..., Path]) -> None:
     program = compile_c("\n".join([*lines, "    return 0;", "}", ""]), name=f"layout-{name}")
     printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
 
-    expected = [f"hash {layout.hash}"] + [f"{key} {value}" for key, value in layout.constants.items()]
+    expected = [f"hash {layout.hash}"] + [f"{key} {value % 2**64}" for key, value in layout.constants.items()]
     for struct in layout.structs.values():
         dtype = layout.dtype(struct.name)
         expected.append(f"{struct.name} {dtype.itemsize}")
