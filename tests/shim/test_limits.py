@@ -115,3 +115,10 @@ def test_a_core_limit_by_uuid_holds_launches_back(lab) -> None:
         assert int(region.devices["sm_limit"][0]) == 30
         assert bytes(region.devices["uuid"][0]) == device_uuid(0, 0)
         assert region.slots["pacing_policy"][0].startswith(b"hybrid")
+
+
+def test_a_limit_by_uuid_in_a_region_of_hamis_layout(lab) -> None:
+    """Rows are ordinals there; what was said of the UUID is written to the ordinal's."""
+    variables = {f"CUDA_DEVICE_MEMORY_LIMIT_{UUID}": "3g", "CUDA_DEVICE_MEMORY_LIMIT": "5g"}
+    ended = lab.guest("start(); say([info()[2], alloc(4 * GIB)[0]])", HOOKLAB_REGION_LAYOUT="hami-1.2", **variables)
+    assert (ended.status, ended.said, ended.err) == (0, [[3 * GIB, 2]], "")
