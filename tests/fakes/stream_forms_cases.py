@@ -9,6 +9,7 @@ from batch_cases import Attributes, Box, Operand, Plain, list64, managed, own_st
 from cuda_cases import allocated, at, call, case, current, pointer, say, size, u64, vadd_of
 from memory_cases import Location
 from stream_memory_cases import MemOp, word
+from tensor_cases import Config
 
 
 def forms(name: str) -> tuple[str, str]:
@@ -329,16 +330,6 @@ def launches_by_every_form() -> None:
     """
     function, parameters = vadd_of(current())
     s, graph, exe = own_stream(), pointer(), pointer()
-
-    class Config(c.Structure):
-        _fields_ = (
-            ("grid", c.c_uint * 3),
-            ("block", c.c_uint * 3),
-            ("shared", c.c_uint),
-            ("stream", c.c_void_p),
-            ("attributes", c.c_void_p),
-            ("count", c.c_uint),
-        )
 
     class OfOne(c.Structure):
         _fields_ = (
