@@ -86,8 +86,8 @@ class Judge:
         if whose == "other":
             return model.ESCAPE, f"answered by {seen.objects[place]}"
         if not truth:
-            if route == known["HL_WALK_LINK"]:
-                return None  # its own export stands in for a name that no driver here has
+            if route == known["HL_WALK_LINK"] or (whose == "own" and seen.host == known["HL_HOST_PLUGIN_DEEP"]):
+                return None  # its own export stands in for a name that no driver here has; the loader alone is asked
             return model.WRONG, "invented: the driver has no such name here"
         if state == known["HL_STATE_FOUND"]:
             return model.HOOKED, f"not called: {seen.broken}" if seen.broken else "not called"
@@ -139,11 +139,13 @@ def lookups(bare: Any, seen: Any, table: HookTable) -> list[Finding]:
     """Broken rules of lookups: allocation, recursion, driver calls made by a lookup."""
     host = model.HOSTS[seen.host]
     found = []
-    finished = seen.rows["state"] >= load_layout("routes").constants["HL_STATE_FOUND"]
+    known = load_layout("routes").constants
+    finished = seen.rows["state"] >= known["HL_STATE_FOUND"]
+    answered_bare = bare.rows["owner"] != known["HL_OWNER_NONE"]  # one that fails has the loader write its message
     rules = (
         (
             "lookup-allocates",
-            (seen.rows["allocations"] > bare.rows["allocations"]) & finished,
+            (seen.rows["allocations"] > bare.rows["allocations"]) & finished & answered_bare,
             "a lookup allocates nothing",
         ),
         (

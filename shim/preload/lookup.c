@@ -94,8 +94,7 @@ static struct hl_answer without_us(const struct question *q) {
     /* An object opened later may see a driver that the global scope does not hold; its scope cannot be read, and
      * calling a driver that is there absent would break it. */
     if (!before_us(q->caller) && hl_real_defined(q->library, q->id)) return give(hl_hook_of(q->id));
-    (void)ask(q, RTLD_NEXT); /* leaves the loader's own words for dlerror */
-    return give(NULL);
+    return give(NULL); /* the loader's own words for dlerror are those of the question above */
 }
 
 struct walk {
