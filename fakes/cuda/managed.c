@@ -1,40 +1,104 @@
 /* What can be said of managed memory: prefetching, discarding, advice, and what was said of a range.
  *
- * Advice changes nothing that is done here; it is remembered for the whole allocation, so that a question about it is
- * answered. Invariant: `hints` holds living allocations only, by buffer id, under the lock. */
+ * Advice changes nothing that is done here; it is remembered by pages, so that a question about it is answered. Invariant:
+ * `hints` holds living allocations only, by buffer id, under the lock; the pieces of one do not overlap, and of pages that
+ * are in none nothing was said. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fake.h"
 #include "graph.h"
 
-struct hint {
-    uint64_t id;
+struct said {
     int read_mostly, preferred, prefetched; /* ordinals, CU_DEVICE_CPU, CU_DEVICE_INVALID */
     uint32_t accessed;                      /* one bit an ordinal, the host's above them */
+};
+
+struct hint {
+    uint64_t id, from, to; /* offsets, whole pages */
+    struct said said;
     struct hint *next;
 };
 
-enum { HOST_BIT = 31, RANGE_ATTRIBUTES = 9 };
+enum { HOST_BIT = 31, RANGE_ATTRIBUTES = 9, PAGE = 4096 };
 
 static struct hint *hints;
+static const struct said nothing = {0, CU_DEVICE_INVALID, CU_DEVICE_INVALID, 0};
 
-static struct hint *hint_of(const struct alloc *a, int make) {
-    struct hint *h = hints;
-    while (h && h->id != a->id) h = h->next;
-    if (h || !make || !(h = calloc(1, sizeof *h))) return h;
-    *h = (struct hint){a->id, 0, CU_DEVICE_INVALID, CU_DEVICE_INVALID, 0, hints};
+static struct hint *piece_new(uint64_t id, uint64_t from, uint64_t to, struct said said) {
+    struct hint *h = calloc(1, sizeof *h);
+    if (!h) return NULL;
+    *h = (struct hint){id, from, to, said, hints};
     hints = h;
     return h;
 }
 
-void hints_end(const struct alloc *a) {
-    for (struct hint **link = &hints, *h; (h = *link); link = &h->next)
-        if (h->id == a->id) {
-            *link = h->next;
-            free(h);
-            return;
+/* The piece that this page is in; NULL none, and then *next is where one begins, or stays as it is. */
+static struct hint *piece_at(uint64_t id, uint64_t at, uint64_t *next) {
+    for (struct hint *h = hints; h; h = h->next) {
+        if (h->id != id) continue;
+        if (at >= h->from && at < h->to) return h;
+        if (h->from > at && h->from < *next) *next = h->from;
+    }
+    return NULL;
+}
+
+static void pages_of(uint64_t offset, uint64_t bytes, uint64_t *from, uint64_t *to) {
+    *from = offset / PAGE * PAGE;
+    *to = (offset + bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Changes what was said of a range, piece by piece. 0, or -1 without memory: a part may be changed then. */
+static int say(const struct alloc *a, uint64_t offset, uint64_t bytes, void (*change)(struct said *, int, int),
+               int what, int device) {
+    uint64_t from, to;
+    pages_of(offset, bytes, &from, &to);
+    while (from < to) {
+        uint64_t end = to;
+        struct hint *h = piece_at(a->id, from, &end);
+        if (!h && !(h = piece_new(a->id, from, end, nothing))) return -1;
+        if (h->from < from) { /* the part before it stays as it was */
+            if (!piece_new(a->id, h->from, from, h->said)) return -1;
+            h->from = from;
         }
+        if (h->to > to) {
+            if (!piece_new(a->id, to, h->to, h->said)) return -1;
+            h->to = to;
+        }
+        change(&h->said, what, device);
+        from = h->to;
+    }
+    return 0;
+}
+
+/* What holds for all of a range: places that are not the same everywhere are none. */
+static struct said said_of(const struct alloc *a, uint64_t offset, uint64_t bytes) {
+    uint64_t from, to;
+    pages_of(offset, bytes, &from, &to);
+    struct said all = nothing;
+    for (int first = 1; from < to; first = 0) {
+        uint64_t end = to;
+        const struct hint *h = piece_at(a->id, from, &end);
+        struct said here = h ? h->said : nothing;
+        if (first) all = here;
+        all.read_mostly &= here.read_mostly;
+        all.accessed &= here.accessed;
+        if (all.preferred != here.preferred) all.preferred = CU_DEVICE_INVALID;
+        if (all.prefetched != here.prefetched) all.prefetched = CU_DEVICE_INVALID;
+        from = h ? h->to : end;
+    }
+    return all;
+}
+
+void hints_end(const struct alloc *a) {
+    for (struct hint **link = &hints, *h; (h = *link);) {
+        if (h->id != a->id) {
+            link = &h->next;
+            continue;
+        }
+        *link = h->next;
+        free(h);
+    }
 }
 
 /* Under the lock: the managed allocation that holds all of a range; NULL none. */
@@ -52,13 +116,17 @@ static int place(const CUmemLocation *where) {
                : -3;
 }
 
+static void prefetched(struct said *said, int what, int device) {
+    (void)what;
+    said->prefetched = device;
+}
+
 static CUresult prefetch_range(CUdeviceptr at, size_t bytes, int device) {
     uint64_t offset;
     fake_lock();
     struct alloc *a = managed_at(at, bytes, &offset);
     if (a && device != CU_DEVICE_CPU) arena_populate(a, offset, bytes);
-    struct hint *h = a ? hint_of(a, 1) : NULL;
-    if (h) h->prefetched = device;
+    if (a) (void)say(a, offset, bytes, prefetched, 0, device);
     fake_unlock();
     return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -143,7 +211,7 @@ PAIR(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync_ptsz,
 
 /* ---- advice --------------------------------------------------------------------------------------------------- */
 
-static void remember(struct hint *h, int advice, int device) {
+static void remember(struct said *h, int advice, int device) {
     uint32_t bit = 1u << (device == CU_DEVICE_CPU ? HOST_BIT : device);
     switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY: h->read_mostly = 1; return;
@@ -167,10 +235,9 @@ static CUresult advise(CUdeviceptr at, size_t bytes, int advice, CUdevice device
     uint64_t offset;
     fake_lock();
     struct alloc *a = managed_at(at, bytes, &offset);
-    struct hint *h = a ? hint_of(a, 1) : NULL;
-    if (h) remember(h, advice, about_device ? device : 0);
+    int full = a && say(a, offset, bytes, remember, advice, about_device ? device : 0);
     fake_unlock();
-    return !a ? CUDA_ERROR_INVALID_VALUE : h ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return !a ? CUDA_ERROR_INVALID_VALUE : full ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 ENTRY(cuMemAdvise, (CUdeviceptr at, size_t bytes, CUmem_advise advice, CUdevice device),
       advise(at, bytes, (int)advice, device))
@@ -184,11 +251,10 @@ static int location_type(int device) {
 }
 
 /* Under the lock. `which` is one of the header's; sizes are judged before. */
-static void range_value(const struct alloc *a, int which, int *out, size_t count) {
-    const struct hint *h = hint_of(a, 0);
-    int preferred = h ? h->preferred : CU_DEVICE_INVALID, prefetched = h ? h->prefetched : CU_DEVICE_INVALID;
+static void range_value(const struct said *said, int which, int *out, size_t count) {
+    int preferred = said->preferred, prefetched = said->prefetched;
     switch (which) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *out = h && h->read_mostly; return;
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *out = said->read_mostly; return;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *out = preferred; return;
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *out = prefetched; return;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *out = location_type(preferred); return;
@@ -198,8 +264,8 @@ static void range_value(const struct alloc *a, int which, int *out, size_t count
     default: break;
     }
     size_t found = 0; /* ACCESSED_BY: a list */
-    for (int i = 0; h && i < HOST_BIT + 1 && found < count; i++)
-        if (h->accessed & 1u << i) out[found++] = i == HOST_BIT ? CU_DEVICE_CPU : i;
+    for (int i = 0; i < HOST_BIT + 1 && found < count; i++)
+        if (said->accessed & 1u << i) out[found++] = i == HOST_BIT ? CU_DEVICE_CPU : i;
     while (found < count) out[found++] = CU_DEVICE_INVALID;
 }
 
@@ -218,7 +284,8 @@ static CUresult range_attributes(void **data, const size_t *sizes, const CUmem_r
     uint64_t offset;
     fake_lock();
     const struct alloc *a = managed_at(at, bytes, &offset);
-    for (size_t i = 0; a && i < count; i++) range_value(a, (int)which[i], data[i], sizes[i] / sizeof(int));
+    struct said said = a ? said_of(a, offset, bytes) : nothing;
+    for (size_t i = 0; a && i < count; i++) range_value(&said, (int)which[i], data[i], sizes[i] / sizeof(int));
     fake_unlock();
     return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 
-from cuda_cases import allocated, at, call, case, current, pointer, say, size, u64
+from cuda_cases import ASSUMED, allocated, at, call, case, current, pointer, say, size, u64
 from memory_cases import FLOAT, Array2D, Location
 
 FAILED = (1 << 64) - 1
@@ -255,3 +255,48 @@ def managed_ranges() -> None:
     say("wrong size", asked(1, width=8)[0])
     say("device memory", asked(1, of=allocated(4096).value, length=4096)[0])
     say("beyond the end", asked(1, length=2 << 20)[0])
+
+
+@case
+def managed_parts() -> None:
+    """
+    read mostly: halves, all, middle | 1 0 0 0
+    preferred: halves, all | 0 -1 -2
+    accessed by: halves, all | 0 -2 -2
+    prefetched: halves, all | 0 -2 -2
+    taken back in the middle: quarters, all | 1 0 0 0 0
+    the same again everywhere | 1
+    """
+    current()
+    half = 4 << 20
+    p, n = managed(2 * half), c.c_int(7)
+
+    def asked(which: int, at_byte: int, length: int) -> int:
+        assert call("cuMemRangeGetAttribute", at(n), size(4), which, u64(p + at_byte), size(length)) == 0
+        return n.value
+
+    def advise(advice: int, at_byte: int, length: int, device: int = 0) -> None:
+        assert call("cuMemAdvise", u64(p + at_byte), size(length), advice, device) == 0
+
+    def halves(which: int) -> tuple[int, ...]:
+        return asked(which, 0, half), asked(which, half, half), asked(which, 0, 2 * half)
+
+    advise(1, 0, half)
+    say("read mostly: halves, all, middle", *halves(1), asked(1, half // 2, half))
+    advise(3, 0, half)
+    advise(3, half, half, -1)
+    say("preferred: halves, all", *halves(2))
+    advise(5, 0, half)
+    say("accessed by: halves, all", *halves(3))
+    assert call("cuMemPrefetchAsync", u64(p), size(half), 0, None) == 0
+    call("cuCtxSynchronize")
+    say("prefetched: halves, all", *halves(4))
+    advise(1, 0, half)
+    advise(2, half // 2, half)
+    quarters = [asked(1, quarter * half // 2, half // 2) for quarter in range(4)]
+    say("taken back in the middle: quarters, all", *quarters, asked(1, 0, 2 * half))
+    advise(1, 0, 2 * half)
+    say("the same again everywhere", asked(1, 0, 2 * half))
+
+
+ASSUMED |= {"managed_parts"}
