@@ -231,6 +231,7 @@ static CUresult copy_attributes(CUstream to, CUstream from, int default_stream) 
     if (result == CUDA_SUCCESS) result = both(from, default_stream, &ctx, &b);
     if (result) return result;
     a->attribute = b->attribute;
+    a->priority = b->priority;
     return CUDA_SUCCESS;
 }
 PAIR(cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, (CUstream to, CUstream from),

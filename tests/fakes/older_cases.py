@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import os
 
-from cuda_cases import ASSUMED, PTX, allocated, at, call, case, current, pointer, say, size, start, u64
+from cuda_cases import PTX, allocated, at, call, case, current, pointer, say, size, start, u64
 from green_cases import Resource
 from memory_cases import FLOAT, Array2D
 from sharing_cases import handle_of
@@ -391,6 +391,3 @@ def small_rest() -> None:
     _, handle = handle_of(p.value)
     one, two = (call(name, at(u64()), handle, 1) for name in ("cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"))
     say("cuIpcOpenMemHandle of one's own", one == two != 0)
-
-
-ASSUMED |= {"older_memory", "short_memory"}  # not asked yet in this form

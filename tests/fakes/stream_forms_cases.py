@@ -52,6 +52,7 @@ def asked_of_a_stream() -> None:
     cuStreamSetAttribute_ptsz | 0
     cuStreamGetAttribute_ptsz | 0 4
     cuStreamCopyAttributes_ptsz | 0 0 4
+    priority of the copy | -2
     of the default streams | True
     """
     context = current()
@@ -92,6 +93,8 @@ def asked_of_a_stream() -> None:
         seen = (c.c_int * 16)()
         results = call(f"cuStreamCopyAttributes{form}", other, s), call("cuStreamGetAttribute", other, policy, seen)
         say(f"cuStreamCopyAttributes{form}", *results, seen[0])
+    call("cuStreamGetPriority", other, at(v))
+    say("priority of the copy", v.value)
     legacy, own = u64(), u64()
     call("cuStreamGetId", None, at(legacy))
     call("cuStreamGetId_ptsz", None, at(own))
