@@ -42,7 +42,7 @@ def test_the_matrix_covers_every_function_of_the_driver(ours: Matrix) -> None:
     judged = {cell.name for cell in ours.cells}
     assert {name for name in functions - judged if not name.startswith("cudbg")} == set()
     assert len(judged) >= 1000
-    hooked = {hook.name for hook in table.hooks if hook.hooked}
+    hooked = {hook.name for hook in table.hooks if hook.hooked} & functions
     assert {cell.name for cell in ours.cells if cell.verdict == HOOKED} == hooked
 
 
