@@ -19,7 +19,6 @@ containers:
     limits: {{cores: 30}}
     processes:
       - {{name: paced, steps: [init, {SPIN % 40}]}}
-      - {{name: killed, steps: [init, {SPIN % 20}, {{signal: SIGKILL}}], expect_exit: SIGKILL}}
       - {{name: forks, steps: [{{fork: {{steps: [init, {SPIN % 3}]}}}}]}}
       - {{name: idle, steps: [init]}}
       - {{name: stranger, run: ["true"]}}
@@ -27,6 +26,10 @@ containers:
       - {{name: switched-off, environment: {{GPU_CORE_UTILIZATION_POLICY: disable}}, steps: [init, {SPIN % 4}]}}
       - {{name: engineless, environment: {{HOOKLAB_ENGINE_LIB: /nowhere.so}}, steps: [init, {SPIN % 4}]}}
       - {{name: late, start: {{after: paced}}, steps: [init, {SPIN % 4}]}}
+  doomed: # alone, so that nobody takes its slot before it is read
+    limits: {{cores: 30}}
+    processes:
+      - {{name: killed, steps: [init, {SPIN % 20}, {{signal: SIGKILL}}], expect_exit: SIGKILL}}
   free:
     processes:
       - {{name: unlimited, steps: [init, {SPIN % 4}]}}
@@ -60,7 +63,7 @@ def rows(reported: tuple[dict[str, Any], str]) -> dict[str, dict[str, Any]]:
 def test_every_process_under_a_limit_is_there(rows: dict[str, dict[str, Any]]) -> None:
     names = {"paced", "killed", "forks", "child", "idle", "stranger", "typo", "switched-off", "engineless", "late"}
     assert rows.keys() == names
-    assert {row["container"] for row in rows.values()} == {"tenant"}
+    assert {row["container"] for row in rows.values()} == {"tenant", "doomed"}
     assert {row["evidence"] for row in rows.values()} == {"fake-driver"}
 
 
