@@ -37,7 +37,11 @@ static size_t bytes_of(int which) {
 
 static char *text_of(struct dump *d, int which) { return which == CU_COREDUMP_FILE ? d->file : d->pipe; }
 
-static void text_set(char *to, const char *from) { snprintf(to, TEXT, "%.*s", TEXT - 1, from); }
+static void text_set(char *to, const char *from) { /* the rest is zeros */
+    size_t length = strnlen(from, TEXT - 1);
+    memset(to, 0, TEXT);
+    memcpy(to, from, length);
+}
 
 static void from_environment(struct dump *d) {
     for (int which = 1; which < CU_COREDUMP_MAX; which++) {
@@ -90,13 +94,12 @@ static CUresult get(int global, int which, void *value, size_t *size) {
     fake_lock();
     struct dump *d = dump_of(ctx);
     const char *text = d && is_text(which) ? text_of(d, which) : NULL;
-    size_t needed = text ? strlen(text) + 1 : bytes_of(which);
-    result = !d ? CUDA_ERROR_OUT_OF_MEMORY : *size < needed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    size_t needed = bytes_of(which); /* a text fills what there is of its room, measured */
+    result = !d ? CUDA_ERROR_OUT_OF_MEMORY : !text && *size < needed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
-        if (text) memcpy(value, text, needed);
+        if (text) memcpy(value, text, *size < needed ? *size : needed);
         else if (which == CU_COREDUMP_GENERATION_FLAGS) memcpy(value, &d->generation, sizeof d->generation);
         else memcpy(value, &d->flag[which], sizeof d->flag[which]);
-        *size = needed;
     }
     fake_unlock();
     return result;
@@ -124,7 +127,7 @@ static CUresult set(int global, int which, const void *value, size_t *size) {
     if (result) return result;
     if (!size || which < 1 || which >= CU_COREDUMP_MAX) return CUDA_ERROR_INVALID_VALUE;
     if (!global && (which == CU_COREDUMP_ENABLE_USER_TRIGGER || which == CU_COREDUMP_PIPE))
-        return CUDA_ERROR_NOT_PERMITTED;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!value) {
         *size = bytes_of(which);
         return CUDA_SUCCESS;

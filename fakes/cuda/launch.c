@@ -491,8 +491,13 @@ ENTRY(cuParamSetSize, (CUfunction f, unsigned int bytes), old_param(f, 0, NULL, 
 ENTRY(cuParamSetv, (CUfunction f, int offset, void *data, unsigned int bytes), old_param(f, offset, data, bytes))
 ENTRY(cuParamSeti, (CUfunction f, int offset, unsigned int value), old_param(f, offset, &value, sizeof value))
 ENTRY(cuParamSetf, (CUfunction f, int offset, float value), old_param(f, offset, &value, sizeof value))
-ENTRY(cuParamSetTexRef, (CUfunction f, int unit, CUtexref reference),
-      unit != CU_PARAM_TR_DEFAULT || !reference ? CUDA_ERROR_INVALID_VALUE : old_param(f, 0, NULL, 0))
+/* Takes references of a module only, of which no image that is read here has any (measured: 1). */
+static CUresult texture_param(CUfunction handle, int unit, CUtexref reference) {
+    CUresult result = old_param(handle, 0, NULL, 0);
+    if (result) return result;
+    return unit == CU_PARAM_TR_DEFAULT && !reference ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+}
+ENTRY(cuParamSetTexRef, (CUfunction f, int unit, CUtexref reference), texture_param(f, unit, reference))
 
 /* ---- occupancy -------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cuda_cases import ASSUMED, MIB, at, call, case, current, free, pointer, say, size, u64
+from cuda_cases import MIB, at, call, case, current, free, pointer, say, size, u64
 from memory_cases import BLOCK, Handle64, Location, Prop, accessible, made, mapped, reserved
 
 
@@ -466,6 +466,3 @@ def imported_pools_end() -> None:
         call("cuMemPoolDestroy", pool)
         call("cuCtxSynchronize")
         say("given back with the pool", free() - before)
-
-
-ASSUMED |= {"imported_pools_end"}
