@@ -2,7 +2,8 @@
  *
  * The model (measured on one real card): a sample every 200 ms, visible 5 ms later, as the profile says, about 14 s of them
  * kept; one whole sample is credited to ONE process even where several shared it. Who gets it is drawn by their shares with a number that
- * depends on device and sample only, so long averages are right, short ones scatter, and every reader sees the same. */
+ * depends on device and sample only, so long averages are right, short ones scatter, and every reader sees the same. Who
+ * has worked stays named, with 0 %. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -136,22 +137,29 @@ struct load {
     unsigned long long stamp;
 };
 
-/* Mean load by process over the samples newer than last_seen, at most `room` of them that are not zero. */
+/* A process is named from the first sample of its first work until it ends, with 0 % when it rests (measured). */
+static int has_worked(uint32_t index, uint32_t slot, const struct span *span) {
+    const struct hl_node_process *process = &hl_node.processes[slot];
+    uint64_t end = span->offset + (span->first + span->count) * span->period;
+    return __atomic_load_n(&process->state, __ATOMIC_ACQUIRE) == HL_PROCESS_LIVE && process->start_ns &&
+           hl_turns_worked(hl_node.base, slot, index, process->start_ns, end);
+}
+
+/* Mean load by process over the samples newer than last_seen, at most `room` processes. */
 static int loads(uint32_t index, unsigned long long last_seen, struct load *out, unsigned room, unsigned *found) {
     struct span span = visible(index, last_seen);
     struct sums *sums = calloc(1, sizeof *sums);
-    uint64_t credit[USERS] = {0};
+    uint64_t credit[USERS + 1] = {0}, whole = span.count * span.period;
     *found = 0;
     if (!sums) return -1;
     scan(index, &span, sums);
-    for (uint64_t i = 0; i < span.count; i++) {
-        unsigned user = winner(sums, index, &span, i);
-        if (user < USERS) credit[user] += sums->total[i];
-    }
+    for (uint64_t i = 0; i < span.count; i++) credit[winner(sums, index, &span, i)] += sums->total[i];
+    for (uint32_t slot = 0; whole && slot < hl_node.header->process_capacity; slot++)
+        if (has_worked(index, slot, &span)) (void)user_of(sums, slot);
     for (unsigned user = 0; user < sums->users && *found < room; user++) {
-        unsigned percent = (unsigned)((credit[user] * 100 + span.count * span.period / 2) / (span.count * span.period));
+        unsigned percent = (unsigned)((credit[user] * 100 + whole / 2) / whole);
         uint32_t pid = hl_nvml_pid(&hl_node.processes[sums->slot[user]]);
-        if (percent == 0 || pid == 0) continue;
+        if (pid == 0 || (percent == 0 && !has_worked(index, sums->slot[user], &span))) continue;
         out[*found] = (struct load){pid, percent, stamp_us(&span, span.count - 1)};
         ++*found;
     }

@@ -512,6 +512,20 @@ static int has_work(void *base, uint32_t slot, uint32_t device, uint64_t now) {
     return concurrent(base, device) ? s->done > now : s->submitted != s->done;
 }
 
+int hl_turns_worked(const void *base, uint32_t slot, uint32_t device, uint64_t since, uint64_t before) {
+    const header_t *h = base;
+    const struct hl_node_share *s = (const struct hl_node_share *)(const void *)((const char *)base + h->share_offset) +
+                                    (size_t)device * h->process_capacity + slot;
+    uint64_t at = __atomic_load_n(&s->entry_start, __ATOMIC_RELAXED),
+             starts = __atomic_load_n(&s->starts, __ATOMIC_ACQUIRE);
+    int worked = at >= since && at < before;
+    for (uint64_t i = 0; !worked && i < starts && i < HL_TURN_STARTS; i++) {
+        at = __atomic_load_n(&s->start[i].at, __ATOMIC_RELAXED);
+        worked = at >= since && at < before;
+    }
+    return worked;
+}
+
 int hl_turns_leave(void *base, uint32_t slot, uint32_t devices, uint64_t now) {
     int busy = 0;
     for (uint32_t device = 0; device < devices; device++) {

@@ -42,6 +42,8 @@ uint64_t hl_turns_when(void *base, uint32_t slot, uint64_t moment, uint64_t now)
 /* Brings the busy intervals of a device up to now. 1 if anything is queued or running there, else 0. holder: the caller's
  * slot + 1, or HL_ACCOUNT_SERVER, which does not wait for the lock: -1 when it was not to be had. */
 int hl_turns_look(void *base, uint32_t holder, uint32_t device, uint64_t now);
+/* Whether the process has come onto the GPU between the two moments; for a reader that holds no lock. */
+int hl_turns_worked(const void *base, uint32_t slot, uint32_t device, uint64_t since, uint64_t before);
 /* Server: the process is gone from its `devices` devices. Opens a lock that it held, drops its work, gives its turn to the next. 0, or -1: a lock
  * was not to be had without waiting, try again. Idempotent. */
 int hl_turns_leave(void *base, uint32_t slot, uint32_t devices, uint64_t now);

@@ -84,6 +84,30 @@ def test_old_load_is_forgotten(node: NodeServer, tenants: list[Any], probe: Prob
     assert probe(node, "utilisation")["many"][0] == NOT_FOUND
 
 
+@pytest.mark.parametrize("field", ["entry_start", "starts"])
+def test_who_has_worked_stays_named(node: NodeServer, tenants: list[Any], probe: Probe, field: str) -> None:
+    """With 0 %, as on an H200 after 20 us of work; not before its first sample, and not whoever had the slot before."""
+    share = node.file.shares[0][tenants[0].slot]
+
+    def came_on(moment: int) -> None:
+        if field == "entry_start":
+            share["entry_start"] = moment
+        else:
+            share["start"][3]["at"], share["starts"] = moment, 4
+
+    came_on(now() - 61_000 * MS)
+    assert probe(node, "utilisation")["many"] == [NOT_FOUND, 100, []], "that was an earlier process"
+    came_on(now() + 60_000 * MS)
+    assert probe(node, "utilisation")["many"] == [NOT_FOUND, 100, []], "no sample of it is there yet"
+    came_on(now() - 40_000 * MS)
+    for back in ("0", "1500000"):
+        result, count, ((pid, percent, _),) = probe(node, "utilisation", back)["many"]
+        assert (result, count, pid, percent) == (0, 1, tenants[0].pid, 0)
+    node.file.processes[tenants[0].slot]["state"] = 0
+    assert probe(node, "utilisation")["many"][0] == NOT_FOUND, "it has ended"
+    node.file.processes[tenants[0].slot]["state"] = 1
+
+
 def test_shared_samples_go_to_one_process(node: NodeServer, tenants: list[Any], probe: Probe) -> None:
     """Two that share every sample equally: over many samples each gets about half, over one sample only one is seen."""
     start = now() - 20_000 * MS
