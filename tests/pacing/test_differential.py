@@ -426,7 +426,7 @@ def differs(plan: Plan, libraries: Sequence[Path], folder: Path) -> bool:
 
 def is_caught(libraries: Sequence[Path], folder: Path) -> None:
     """Some plan shows the difference (NoSuchExample otherwise)."""
-    search = settings(max_examples=300, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    search = settings(max_examples=3000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     find(plans(), lambda plan: differs(plan, libraries, folder), settings=search)
 
 
