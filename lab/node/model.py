@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lab.node.layout import NodeFile, constants, kind_names
 from lab.spec import load_hooks
+from lab.spec.mapped import taken
 from lab.spec.profile import uuid_text
 
 
@@ -106,7 +107,7 @@ def read_snapshot(file: NodeFile, *, now_ns: int | None = None) -> NodeSnapshot:
     utilisation is taken over; without it, utilisation reads 0 (a copied file has no present)."""
     header = file.header.copy()
     names = load_hooks().hooks
-    used = file.processes["generation"].nonzero()[0]  # the rest is all zero, and large
+    used = taken(file.processes["generation"])  # the rest is all zero, and large
     calls = file.calls + file.process_calls[used].sum(axis=0, dtype="u8")
     return NodeSnapshot(
         profile=_text(header["profile"]),
@@ -116,7 +117,7 @@ def read_snapshot(file: NodeFile, *, now_ns: int | None = None) -> NodeSnapshot:
         devices=tuple(_device(file, index, now_ns) for index in range(int(header["device_count"]))),
         containers=tuple(_container(file, index) for index in range(int(header["container_count"]))),
         processes=tuple(_processes(file)),
-        calls={names[index].name: int(calls[index]) for index in calls.nonzero()[0]},
+        calls={names[index].name: int(calls[index]) for index in taken(calls)},
     )
 
 
@@ -175,7 +176,7 @@ def _processes(file: NodeFile) -> list[ProcessState]:
     kinds = kind_names()
     dying = constants()["HL_PROCESS_DYING"]
     found = []
-    for slot in file.processes["state"].nonzero()[0]:
+    for slot in taken(file.processes["state"]):
         record = file.processes[slot].copy()
         devices = record["device"][: len(file.devices)]
         found.append(

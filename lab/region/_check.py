@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.spec import load_layout
+from lab.spec.mapped import taken
 
 Records = npt.NDArray[Any]
 LOOKS = 5
@@ -36,7 +37,7 @@ def _header(head: Any, slots: Records) -> Iterator[str]:
         yield f"lock kind {head['lock_kind']} is none of the two there are"
     if int(head["slot_high"]) > len(slots):
         yield f"slot_high {head['slot_high']} is beyond the {len(slots)} slots"
-    beyond = [int(i) for i in np.flatnonzero(slots["state"]) if i >= int(head["slot_high"])]
+    beyond = [int(i) for i in taken(slots["state"]) if i >= int(head["slot_high"])]
     if beyond:
         yield f"slot {beyond[0]} is taken but beyond slot_high {head['slot_high']}: no scan finds it"
 
@@ -45,7 +46,7 @@ def _slots(slots: Records, is_present: Callable[[int], bool]) -> Iterator[str]:
     constants = load_layout("hooklab-1").constants
     owners: Counter[tuple[int, int, int]] = Counter()
     generations: Counter[int] = Counter()
-    for index in np.flatnonzero(slots["state"]):
+    for index in taken(slots["state"]):
         slot = slots[index].copy()
         if int(slot["state"]) != constants["HL_SLOT_LIVE"]:
             yield f"slot {index}: state {slot['state']} is unknown"
@@ -95,7 +96,7 @@ def _differences(devices: Records, slots: Records) -> Iterator[str]:
             yield f"device {device}: total {used} bytes, its slots hold {held}"
         if int(devices["peak"][device]) < used:
             yield f"device {device}: peak {devices['peak'][device]} is below the total {used}"
-        for row, index in zip(rows, np.flatnonzero(slots["state"]), strict=False):
+        for row, index in zip(rows, taken(slots["state"]), strict=False):
             parts = int(row["used"].sum(dtype=np.uint64)) + int(row["pending"])
             if parts % 2**64 != int(row["held"]):
                 yield f"slot {index}, device {device}: holds {row['held']} bytes, its parts are {parts}"

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from lab import native
 from lab.region import _check
 from lab.spec import load_layout
+from lab.spec.mapped import taken
 
 Records = npt.NDArray[Any]
 MEND = "remove the file or give another path"
@@ -155,7 +156,7 @@ class Region:
 
     def processes(self) -> tuple[Process, ...]:
         """The taken slots in order, those of the dead that nobody has buried yet included (`present` is False)."""
-        slots = ((int(index), self._slot(int(index))) for index in np.flatnonzero(self.slots["state"]))
+        slots = ((int(index), self._slot(int(index))) for index in taken(self.slots["state"]))
         return tuple(self._process(index, slot) for index, slot in slots if slot is not None)
 
     def _slot(self, index: int) -> Any | None:
@@ -177,7 +178,7 @@ class Region:
 
     def _process(self, index: int, slot: Any) -> Process:
         devices = slot["device"]
-        busy = [int(d) for d in np.flatnonzero(devices["used"].any(axis=1) | (devices["pending"] != 0))]
+        busy = [int(d) for d in taken(devices["used"].any(axis=1) | (devices["pending"] != 0))]
         return Process(
             slot=index,
             generation=int(slot["generation"]),

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from lab.region._file import Region
 from lab.spec import load_layout
+from lab.spec.mapped import taken
 
 _CONSTANTS = load_layout("hooklab-1").constants
 
@@ -127,7 +126,7 @@ def read_pacing(path: str | os.PathLike[str], *, ended: bool = False) -> tuple[P
     """
     with Region.open(Path(path)) as region:
         devices = _devices(region)
-        used = np.flatnonzero(region.slots["generation"] if ended else region.slots["state"])
+        used = taken(region.slots["generation"] if ended else region.slots["state"])
         return tuple(from_slot(region.slots[slot], devices, slot=int(slot)) for slot in used)
 
 

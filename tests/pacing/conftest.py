@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lab.checks import history
 from lab.node.server import NodeServer
 from lab.region import Region
 from lab.runner.recorder import Recorder
+from lab.spec.mapped import taken
 
 HISTORY = history.constants()
 LAUNCHER = Path(__file__).parents[1] / "native" / "pacing" / "launcher.py"
@@ -106,7 +106,7 @@ class Lab:
     def look(self, pid: int) -> Look:
         """The region as it is now."""
         with Region.open(self.folder / "region") as opened:
-            used = np.flatnonzero(opened.slots["generation"])
+            used = taken(opened.slots["generation"])
             newest = sorted((opened.slots[slot].copy() for slot in used), key=lambda slot: int(slot["generation"]))
             return Look({int(slot["pid"]): slot for slot in newest}, opened.devices.copy(), pid)
 
