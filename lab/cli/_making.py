@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -50,7 +51,10 @@ def make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Generator[Ma
         # except while they run a scenario, which then ends its processes and keeps its directory.
         context = multiprocessing.get_context("spawn")
         stopped = context.Event()
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker, initargs=(stopped,)) as pool:
+        with (
+            _interruptible(),
+            ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker, initargs=(stopped,)) as pool,
+        ):
             under_way: deque[tuple[Scenario, Future[tuple[str, str]]]] = deque()
             try:
                 for scenario in scenarios:
@@ -68,6 +72,26 @@ def make(scenarios: Sequence[Scenario], options: dict[str, Any]) -> Generator[Ma
                 if isinstance(error, KeyboardInterrupt):
                     raise KeyboardInterrupt(options["out"]) from None
                 raise
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt, once, in a job of the background too, which begins deaf to Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _next(under_way: deque[tuple[Scenario, Future[tuple[str, str]]]], step: Callable[[str, int], None]) -> Made:

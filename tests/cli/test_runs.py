@@ -59,14 +59,21 @@ def test_unknown_may_be_allowed(hooklab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_ctrl_c_ends_every_process_and_keeps_the_directory(jobs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("deaf", "number"), [("", signal.SIGINT), ("", signal.SIGTERM), ("trap '' INT;", signal.SIGINT)], ids=repr
+)
+def test_ctrl_c_ends_every_process_and_keeps_the_directory(
+    jobs: str, deaf: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """So does SIGTERM, and Ctrl-C where the job was started in the background by a shell, which begins deaf to it."""
     (tmp_path / "s.yaml").write_text(ENDLESS)
-    command = [sys.executable, "-m", "lab.cli", "run", "s.yaml", "--repeat", "3", "--jobs", jobs]
+    command = ["sh", "-c", f'{deaf} exec "$@"', "sh", sys.executable, "-m", "lab.cli", "run", "s.yaml"]
+    command += ["--repeat", "3", "--jobs", jobs]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as run:
         _wait_for(tmp_path, run, count=int(jobs))
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         out, err = run.communicate(timeout=60)
     assert run.returncode == 130
     assert out == ""
