@@ -136,6 +136,7 @@ def test_shared_memory_is_shown_once(node: NodeServer, hold: Callable[..., Holde
     assert shown() == [64]
     assert first.ask("close_block") == 0
     assert shown() == [0]
+    node.wait_live(1)
     assert (node.snapshot().used(), len(node.snapshot().processes)) == (CONTEXT, 1)
 
 
