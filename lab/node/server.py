@@ -42,7 +42,7 @@ from lab.node.model import NodeSnapshot, read_snapshot
 from lab.node.shares import Share, Shares
 from lab.node.stillness import Rest, Stillness, look, threads
 from lab.spec import load_hooks
-from lab.spec.mig import SLICES, Cut, mig_uuid
+from lab.spec.mig import KIND_NUMBERS, SLICES, Cut, mig_uuid
 from lab.spec.profile import LATENCIES, NVML_PIDS, Profile, device_uuid, load_driver, load_profile
 
 BLOCK_BYTES = 2 << 20
@@ -427,7 +427,7 @@ class NodeServer:
             target = record["instance_profiles"][number]
             target["name"] = kind.name.encode()
             target["starts"] = sum(1 << start for start in kind.starts)
-            for name in _INSTANCE_NUMBERS:
+            for name in KIND_NUMBERS:
                 target[name] = getattr(kind, name)
 
     def _fill_instance(self, record: Any, gpu: Profile, card: int, cut: Cut) -> None:
@@ -998,20 +998,6 @@ class NodeServer:
         return threads(pid) if fault.process is not None else 1
 
 
-_INSTANCE_NUMBERS = (
-    "kind",
-    "id",
-    "slices",
-    "memory_slices",
-    "memory_mib",
-    "sm_count",
-    "copy_engines",
-    "decoders",
-    "encoders",
-    "jpegs",
-    "ofas",
-    "count",
-)
 _DEVICE_NUMBERS = {  # field of hl_node_device: constant of the profile
     "slice_ns": "sharing.slice_ns",
     "switch_ns": "sharing.switch_ns",

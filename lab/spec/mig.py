@@ -13,7 +13,7 @@ from typing import Any
 
 SLICES = 8  # memory slices of a card
 KINDS = 8  # HL_INSTANCE_PROFILES
-_NUMBERS = (
+KIND_NUMBERS = (
     "kind",
     "id",
     "slices",
@@ -27,7 +27,7 @@ _NUMBERS = (
     "ofas",
     "count",
 )
-_KEYS = {"name", *_NUMBERS, "starts", "evidence", "source"}
+_KEYS = {"name", *KIND_NUMBERS, "starts", "evidence", "source"}
 
 
 class MigError(ValueError):
@@ -91,7 +91,7 @@ def parse_kinds(rows: Sequence[Mapping[str, Any]], *, evidence: Sequence[str]) -
             raise MigError(f"{where}: {'missing' if key in _KEYS else 'unknown'} key {key}")
         if row["evidence"] not in evidence:
             raise MigError(f"{where}: evidence {row['evidence']!r} is none of {', '.join(evidence)}")
-        numbers = {key: row[key] for key in _NUMBERS}
+        numbers = {key: row[key] for key in KIND_NUMBERS}
         wrong = next((key for key, value in numbers.items() if type(value) is not int or value < 0), None)
         if wrong:
             raise MigError(f"{where}: {wrong} must be a number, is {numbers[wrong]!r}")
