@@ -262,21 +262,21 @@ QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_bl
 
 
 def test_books_are_true_of_random_programs(tenant: Callable[..., Any]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # untyped in Hypothesis
         machine(tenant), settings=settings(max_examples=6, stateful_step_count=40, **QUIET)
     )
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.full)])
 def test_observed_books_are_true_of_modules_and_launches_too(tenant: Callable[..., Any], examples: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # untyped in Hypothesis
         machine(tenant, **OBSERVED), settings=settings(max_examples=examples, stateful_step_count=50, **QUIET)
     )
 
 
 @pytest.mark.full
 def test_books_are_true_of_20000_steps(tenant: Callable[..., Any]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # untyped in Hypothesis
         machine(tenant), settings=settings(max_examples=200, stateful_step_count=100, **QUIET)
     )
 
@@ -284,6 +284,6 @@ def test_books_are_true_of_20000_steps(tenant: Callable[..., Any]) -> None:
 def test_books_that_nobody_keeps_are_found_out(tenant: Callable[..., Any]) -> None:
     bare = machine(lambda **variables: tenant([], **variables))
     with pytest.raises(AssertionError, match="booked 0, held"):
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]  # untyped in Hypothesis
             bare, settings=settings(max_examples=3, stateful_step_count=10, phases=[Phase.generate], **QUIET)
         )

@@ -134,7 +134,7 @@ def idle_records_use_up_seq(setup: Setup) -> None:
 def dies_without_job_file(setup: Setup) -> None:
     class Changed(Daemon):
         def _look(self) -> Job | None:
-            if not Path(self.files.paths["job"]).exists():  # type: ignore[attr-defined]
+            if not Path(self.files.paths["job"]).exists():  # type: ignore[attr-defined]  # faults are planted from outside
                 sys.exit(1)
             return super()._look()
 
@@ -209,7 +209,7 @@ def reads_input_first(setup: Setup) -> None:
 
 
 def limits(setup: Setup, problem: Callable[[Job], str]) -> None:
-    module.problem = problem  # type: ignore[attr-defined]
+    module.problem = problem  # type: ignore[attr-defined]  # faults are planted from outside
 
 
 @fault
@@ -371,7 +371,7 @@ def short_writes_are_not_noticed(setup: Setup) -> None:
 @fault
 def dies_of_an_output_error(setup: Setup) -> None:
     def execute(self: Daemon, job: Job) -> dict[str, int]:
-        if Path(self.files.paths["out"]).is_dir():  # type: ignore[attr-defined]
+        if Path(self.files.paths["out"]).is_dir():  # type: ignore[attr-defined]  # faults are planted from outside
             os._exit(3)
         return Daemon._execute(self, job)
 
@@ -388,12 +388,12 @@ def sum_in_single_precision(setup: Setup) -> None:
     def checksum(job: Job, output: Any) -> int:
         return records.bits(0.0 if job.opcode == 1 else float(np.frombuffer(output, "<f4").cumsum(dtype="f4")[-1]))
 
-    module.checksum = checksum  # type: ignore[attr-defined]
+    module.checksum = checksum  # type: ignore[attr-defined]  # faults are planted from outside
 
 
 @fault
 def mail_has_a_checksum(setup: Setup) -> None:
-    module.checksum = lambda _job, output: records.bits(float(sum(output[:1])))  # type: ignore[attr-defined]
+    module.checksum = lambda _job, output: records.bits(float(sum(output[:1])))  # type: ignore[attr-defined]  # faults are planted from outside
 
 
 @fault

@@ -530,7 +530,7 @@ def nvml_fields() -> None:
     several | 0
     ECC now | 0 3 1
     power limit | 0 1 True
-    PCIe replays | 0 1 0
+    PCIe replays | 0 1 True
     remapped rows | 0 3 0
     retired pages | 3
     no field | 2
@@ -550,7 +550,7 @@ def nvml_fields() -> None:
     say("several", ask("nvmlDeviceGetFieldValues", device, len(ids), at(values)))
     for i, what in enumerate(ids):
         result, kind, value = word(values, 40 * i + 28, 4), word(values, 40 * i + 24, 4), word(values, 40 * i + 32, 4)
-        told = value > 100_000 if what == "power limit" else value
+        told = {"power limit": value > 100_000, "PCIe replays": value < 1000}.get(what, value)  # a card counts some
         say(what, *((result, kind, told) if result == 0 else (result,)))
     say("stamps", all(word(values, 40 * i + 8) > 1 << 40 for i in range(2)))
     say("clear none", ask("nvmlDeviceClearFieldValues", device, 0, at(values)))
